@@ -22,7 +22,9 @@ export function Accounts({ path: [returned, outcome] }) {
         <${Icon} name="warning" size=${15} /><span>${t(`accounts.${outcome}`, { name: returned })}</span>
       </p>`
     }
-    ${accounts.map((account) => html`<${AccountRow} key=${account.id} account=${account} onChange=${read} />`)}
+    ${accounts.map(
+      (account) => html`<${AccountRow} key=${account.id} account=${account} onChange=${read} />`,
+    )}
   </section>`;
 }
 
@@ -48,7 +50,12 @@ function AccountRow({ account: { id, description, needs_sign_in: needs, signed_i
       <button type="button" class=${needs ? 'button primary' : 'button'} disabled=${busy} onClick=${begin}>
         ${t(signedIn ? 'accounts.again' : 'accounts.signIn')}
       </button>
-      ${signedIn && html`<button type="button" class="button" disabled=${busy} onClick=${end}>${t('accounts.signOut')}</button>`}
+      ${
+        signedIn &&
+        html`<button type="button" class="button" disabled=${busy} onClick=${end}>
+          ${t('accounts.signOut')}
+        </button>`
+      }
     </div>
   </div>`;
 }

@@ -39,7 +39,11 @@ export function App() {
     <main class="main">
       ${view === 'chat' ? html`<${Chat} />` : html`<${LazyView} key=${view} name=${view} path=${path} />`}
     </main>
-    ${store.navigation.panel.value === 'files' && store.navigation.currentId.value && html`<${FilePanel} key=${store.navigation.currentId.value} />`}
+    ${
+      store.navigation.panel.value === 'files' &&
+      store.navigation.currentId.value &&
+      html`<${FilePanel} key=${store.navigation.currentId.value} />`
+    }
     ${store.runs.form.value && html`<${WorkflowDialog} />`}
     ${store.conversations.imported.value && html`<${ImportedDialog} />`}
     <${Toasts} />

@@ -36,7 +36,9 @@ function Resolved(/** @type {{approval: Approval | Waiting}} */ { approval }) {
       >
     </p>
     <ul class="approval-trace">
-      ${approval.items.map((item) => html`<${Trace} item=${item} decision=${byCall.get(item.tool_call_id)} />`)}
+      ${approval.items.map(
+        (item) => html`<${Trace} item=${item} decision=${byCall.get(item.tool_call_id)} />`,
+      )}
     </ul>
   </section>`;
 }
@@ -137,7 +139,11 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
             />`,
         )}
       </ol>
-      ${first ? html`<${First} first=${first} items=${items} />` : terms?.approvers === 2 && html`<p class="approval-first">${t('approval.needsTwo')}</p>`}
+      ${
+        first
+          ? html`<${First} first=${first} items=${items} />`
+          : terms?.approvers === 2 && html`<p class="approval-first">${t('approval.needsTwo')}</p>`
+      }
       ${
         reason !== null &&
         html`<label class="approval-reason">
@@ -151,8 +157,16 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
         </label>`
       }
       <div class="approval-more">
-        ${!first && html`<${Scope} items=${edited} value=${remember} onChange=${setRemember} mayRule=${mayRule} />`}
-        ${reason === null && html`<button type="button" class="link" onClick=${() => setReason('')}>${t('approval.addReason')}</button>`}
+        ${
+          !first &&
+          html`<${Scope} items=${edited} value=${remember} onChange=${setRemember} mayRule=${mayRule} />`
+        }
+        ${
+          reason === null &&
+          html`<button type="button" class="link" onClick=${() => setReason('')}>
+            ${t('approval.addReason')}
+          </button>`
+        }
       </div>
     </div>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}

@@ -70,7 +70,15 @@ export function AttachedFiles({ files, onRemove }) {
         html`<li key=${`${file.name}-${at}`} class="attached-file">
           ${isImage(file) ? html`<${Thumbnail} file=${file} />` : html`<${Icon} name="file" size=${16} />`}
           <span class="attached-name">${file.name}</span><span class="muted">${formatBytes(file.size)}</span>
-          ${onRemove && html`<${IconButton} name="close" size=${14} label=${t('attach.remove', { name: file.name })} onClick=${() => onRemove(at)} />`}
+          ${
+            onRemove &&
+            html`<${IconButton}
+              name="close"
+              size=${14}
+              label=${t('attach.remove', { name: file.name })}
+              onClick=${() => onRemove(at)}
+            />`
+          }
         </li>`,
     )}
   </ul>`;
@@ -113,8 +121,28 @@ export function MessageContent({ content }) {
     .filter((part) => isImageData(part.url ?? ''));
   const files = content.filter((part) => part.type === 'file');
   const stored = imageFiles(content);
-  return html` ${stored.length > 0 && html`<div class="message-images">${stored.map((path) => html`<${StoredImage} key=${path} path=${path} />`)}</div>`}
-  ${images.length > 0 && html`<div class="message-images">${images.map((part, at) => html`<img key=${at} src=${part.url} alt=${t('content.image')} />`)}</div>`}
+  return html` ${
+    stored.length > 0 &&
+    html`<div class="message-images">
+      ${stored.map((path) => html`<${StoredImage} key=${path} path=${path} />`)}
+    </div>`
+  }
+  ${
+    images.length > 0 &&
+    html`<div class="message-images">
+      ${images.map((part, at) => html`<img key=${at} src=${part.url} alt=${t('content.image')} />`)}
+    </div>`
+  }
   ${text && html`<div class="bubble" dir="auto">${cutLines(text)}</div>`}
-  ${files.length > 0 && html`<p class="changed">${files.map((part) => html`<button type="button" class="chip" onClick=${() => (navigation.panel.value = 'files')}><${Icon} name="file" size=${14} />${part.path}</button>`)}</p>`}`;
+  ${
+    files.length > 0 &&
+    html`<p class="changed">
+      ${files.map(
+        (part) =>
+          html`<button type="button" class="chip" onClick=${() => (navigation.panel.value = 'files')}>
+            <${Icon} name="file" size=${14} />${part.path}
+          </button>`,
+      )}
+    </p>`
+  }`;
 }

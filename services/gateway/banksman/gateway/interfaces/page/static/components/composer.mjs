@@ -84,7 +84,18 @@ export function Composer() {
           files=${files}
           onRemove=${(at) => setFiles(files.filter((_, other) => other !== at))}
         />
-        ${completing && html`<${Completion} text=${text} caret=${caret} area=${area} keys=${keys} onChosen=${complete} onPrompt=${setPrompt} onClose=${() => setClosedAt(text)} />`}
+        ${
+          completing &&
+          html`<${Completion}
+            text=${text}
+            caret=${caret}
+            area=${area}
+            keys=${keys}
+            onChosen=${complete}
+            onPrompt=${setPrompt}
+            onClose=${() => setClosedAt(text)}
+          />`
+        }
         <textarea
           id="composer"
           ref=${area}
@@ -128,7 +139,9 @@ export function Composer() {
         </div>
       </div>
     </form>
-    ${prompt && html`<${PromptDialog} prompt=${prompt} onInsert=${insert} onClose=${() => setPrompt(null)} />`}`;
+    ${
+      prompt && html`<${PromptDialog} prompt=${prompt} onInsert=${insert} onClose=${() => setPrompt(null)} />`
+    }`;
 }
 
 function placeholderFor(mode) {

@@ -37,7 +37,10 @@ function LabelDialog({ id, labels, onClose }) {
     onClose=${onClose}
   >
     <${TextField} label=${t('conversation.labelsText')} value=${value} onChange=${setValue} maxlength="400"
-      >${others.length > 0 && html`<small class="muted">${t('conversation.labelsKnown', { labels: others.join(', ') })}</small>`}<//
+      >${
+        others.length > 0 &&
+        html`<small class="muted">${t('conversation.labelsKnown', { labels: others.join(', ') })}</small>`
+      }<//
     >
   <//>`;
 }

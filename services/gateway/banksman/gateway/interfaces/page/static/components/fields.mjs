@@ -29,7 +29,10 @@ export function Choice({ label, value, onChange, options, children, ...control }
   return html`<label class="form-field"
     ><span>${label}</span
     ><select value=${value} onChange=${(event) => onChange(event.target.value)} ...${control}>
-      ${options.map(([name, text, attributes]) => html`<option key=${name} value=${name} ...${attributes}>${text}</option>`)}</select
+      ${options.map(
+        ([name, text, attributes]) =>
+          html`<option key=${name} value=${name} ...${attributes}>${text}</option>`,
+      )}</select
     >${children}</label
   >`;
 }

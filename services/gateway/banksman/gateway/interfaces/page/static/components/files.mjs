@@ -43,15 +43,30 @@ export function FilePanel() {
     onKeyDown=${onKeyDown}
   >
     <header class="panel-head">
-      ${opened && html`<${IconButton} name="back" label=${t('files.all')} onClick=${() => setOpened(null)} />`}
+      ${
+        opened && html`<${IconButton} name="back" label=${t('files.all')} onClick=${() => setOpened(null)} />`
+      }
       <h2>${opened ? opened.path.split('/').at(-1) : t('header.files')}</h2>
-      ${opened ? html`<${IconButton} name="download" label=${t('files.download')} onClick=${() => files.download(opened.path)} />` : html`<${ListActions} files=${files} />`}
+      ${
+        opened
+          ? html`<${IconButton}
+              name="download"
+              label=${t('files.download')}
+              onClick=${() => files.download(opened.path)}
+            />`
+          : html`<${ListActions} files=${files} />`
+      }
       <${IconButton} name="close" label=${t('files.close')} onClick=${close} />
     </header>
     ${
       !opened &&
       html`<div class="choice panel-tabs" role="group" aria-label=${t('files.tabs')}>
-        ${TABS.map((name) => html`<button key=${name} type="button" aria-pressed=${tab === name} onClick=${() => setTab(name)}>${t(`files.tab.${name}`)}</button>`)}
+        ${TABS.map(
+          (name) =>
+            html`<button key=${name} type="button" aria-pressed=${tab === name} onClick=${() => setTab(name)}>
+              ${t(`files.tab.${name}`)}
+            </button>`,
+        )}
       </div>`
     }
     <${FormError} error=${files.error} />
@@ -72,7 +87,11 @@ function ListActions(/** @type {{files: Files}} */ { files }) {
       disabled=${files.busy}
       onClick=${() => picker.current?.click()}
     />
-    ${files.items && files.items.length > 0 && html`<${IconButton} name="download" label=${t('files.downloadAll')} onClick=${files.downloadAll} />`}
+    ${
+      files.items &&
+      files.items.length > 0 &&
+      html`<${IconButton} name="download" label=${t('files.downloadAll')} onClick=${files.downloadAll} />`
+    }
     <input
       ref=${picker}
       type="file"

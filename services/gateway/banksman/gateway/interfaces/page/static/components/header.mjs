@@ -26,7 +26,10 @@ export function Header() {
     />
     <div class="header-title">
       <h1>${title}</h1>
-      ${cost > 0 && html`<small title=${t('header.costTitle')}>${t('header.cost', { cost: formatCost(cost) })}</small>`}
+      ${
+        cost > 0 &&
+        html`<small title=${t('header.costTitle')}>${t('header.cost', { cost: formatCost(cost) })}</small>`
+      }
     </div>
     <div class="header-actions">
       <button
@@ -55,7 +58,14 @@ export function Header() {
           />`
       }
     </div>
-    ${dialog && html`<${ConversationDialog} dialog=${dialog} item=${{ ...listed, conversation_id: conversation?.id, title }} onClose=${() => setDialog(null)} />`}
+    ${
+      dialog &&
+      html`<${ConversationDialog}
+        dialog=${dialog}
+        item=${{ ...listed, conversation_id: conversation?.id, title }}
+        onClose=${() => setDialog(null)}
+      />`
+    }
   </header>`;
 }
 

@@ -29,9 +29,16 @@ function Item({ item, onOpen }) {
     ([name, count]) => `${known(`import.part.${name}`, name)}${count > 1 ? ` (${count})` : ''}`,
   );
   return html`<li>
-    ${item.conversation_id ? html`<a href=${addressOf('chat', item.conversation_id)} onClick=${onOpen}>${title}</a>` : html`<strong>${title}</strong>`}
+    ${
+      item.conversation_id
+        ? html`<a href=${addressOf('chat', item.conversation_id)} onClick=${onOpen}>${title}</a>`
+        : html`<strong>${title}</strong>`
+    }
     ${!item.error && html`<span class="imported-facts">${t('import.runs', { count: item.runs })}</span>`}
-    ${missing.length > 0 && html`<p class="imported-facts">${t('import.leftOut', { parts: missing.join(', ') })}</p>`}
+    ${
+      missing.length > 0 &&
+      html`<p class="imported-facts">${t('import.leftOut', { parts: missing.join(', ') })}</p>`
+    }
     ${item.error && html`<p class="imported-error">${t('import.failed', { reason: item.error })}</p>`}
   </li>`;
 }

@@ -32,7 +32,16 @@ export function ApprovalList({ requests, keys = false }) {
   };
   return html`${failed.map((problem) => html`<p class="form-error" role="alert">${problem}</p>`)}
     <ul class="inbox" ref=${list}>
-      ${requests.map((request) => html`<${Request} key=${request.id} request=${request} chosen=${chosen.has(request.id)} several=${requests.length > 1} onChoose=${() => toggle(request.id)} />`)}
+      ${requests.map(
+        (request) =>
+          html`<${Request}
+            key=${request.id}
+            request=${request}
+            chosen=${chosen.has(request.id)}
+            several=${requests.length > 1}
+            onChoose=${() => toggle(request.id)}
+          />`,
+      )}
     </ul>
     ${
       marked.length > 0 &&
@@ -60,13 +69,27 @@ function Request({ request, chosen, several, onChoose }) {
   const since = formatWhen(request.requestedAt);
   return html`<li class="inbox-item" data-request=${request.id}>
     <div class="inbox-head">
-      ${several && html`<label class="inbox-choose"><input type="checkbox" checked=${chosen} onChange=${onChoose} aria-label=${t('inbox.choose', { title })} /></label>`}
+      ${
+        several &&
+        html`<label class="inbox-choose"
+          ><input
+            type="checkbox"
+            checked=${chosen}
+            onChange=${onChoose}
+            aria-label=${t('inbox.choose', { title })}
+        /></label>`
+      }
       <a href=${`#/c/${request.conversationId}`}>${title}</a>
       <span class="muted"
         >${request.requestedBy ? t('inbox.requested', { user: request.requestedBy, since }) : t('inbox.requestedSince', { since })}</span
       >
       ${request.escalated && html`<span class="badge">${t('inbox.escalated')}</span>`}
-      ${request.forYou && html`<button type="button" class="link" title=${t('inbox.notNowTitle')} onClick=${setAside}>${t('inbox.notNow')}</button>`}
+      ${
+        request.forYou &&
+        html`<button type="button" class="link" title=${t('inbox.notNowTitle')} onClick=${setAside}>
+          ${t('inbox.notNow')}
+        </button>`
+      }
     </div>
     <${ApprovalCard} approval=${request} />
   </li>`;

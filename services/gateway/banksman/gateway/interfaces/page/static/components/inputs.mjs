@@ -33,7 +33,11 @@ export function InputCard(/** @type {{request: Wanted}} */ { request }) {
       html`<p class="muted">${t('input.server', { server })}</p>
         <p class="muted"><${Expiry} at=${expiresAt} /></p>`
     }
-    ${schema?.type === 'boolean' ? html`<${Choice} schema=${schema} onSubmit=${submit} />` : html`<${Form} schema=${schema} onSubmit=${submit} beside=${beside} />`}
+    ${
+      schema?.type === 'boolean'
+        ? html`<${Choice} schema=${schema} onSubmit=${submit} />`
+        : html`<${Form} schema=${schema} onSubmit=${submit} beside=${beside} />`
+    }
     <${FormError} error=${declining.error} />
   </section>`;
 }

@@ -28,7 +28,10 @@ export function Login() {
       <p>${t('login.intro')}</p>
       <${FormError} error=${error ?? session.signInError} />
       <${FormError} error=${refused} />
-      ${provider?.authorization_endpoint && html`<button type="button" class="button primary" onClick=${signIn}>${t('login.account')}</button>`}
+      ${
+        provider?.authorization_endpoint &&
+        html`<button type="button" class="button primary" onClick=${signIn}>${t('login.account')}</button>`
+      }
       <label for="token">${t('app.key')}</label>
       <input
         id="token"
@@ -39,7 +42,12 @@ export function Login() {
         onInput=${(event) => setToken(event.target.value)}
       />
       <button class="button primary" disabled=${!token.trim()}>${t('login.submit')}</button>
-      ${optional && html`<button type="button" class="link" onClick=${() => session.reconnect()}>${t('login.without')}</button>`}
+      ${
+        optional &&
+        html`<button type="button" class="link" onClick=${() => session.reconnect()}>
+          ${t('login.without')}
+        </button>`
+      }
     </form>
   </main>`;
 }

@@ -31,7 +31,15 @@ export function ModelButton({ value, onChange, label = t('models.choose'), optio
         >${value ? value.slice(value.indexOf(':') + 1) : t('models.default')}</span
       >
     </button>
-    ${open && html`<${ModelDialog} value=${value} optional=${optional} onChoose=${choose} onClose=${() => setOpen(false)} />`}`;
+    ${
+      open &&
+      html`<${ModelDialog}
+        value=${value}
+        optional=${optional}
+        onChoose=${choose}
+        onClose=${() => setOpen(false)}
+      />`
+    }`;
 }
 
 /** @param {{value: string | null, optional: boolean, onChoose: (name: string | null) => void, onClose: () => void}} properties */
@@ -69,7 +77,12 @@ function ModelDialog({ value, optional, onChoose, onClose }) {
             </button>
           </li>`
         }
-        ${shown.map((model) => html`<li key=${model.id}><${ModelRow} model=${model} chosen=${model.id === value} onChoose=${onChoose} /></li>`)}
+        ${shown.map(
+          (model) =>
+            html`<li key=${model.id}>
+              <${ModelRow} model=${model} chosen=${model.id === value} onChoose=${onChoose} />
+            </li>`,
+        )}
         ${
           typed &&
           html`<li>

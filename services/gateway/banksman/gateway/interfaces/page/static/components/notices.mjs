@@ -36,7 +36,12 @@ export function ConnectionBanner() {
       return html`<div class="banner warning" role="alert">
         <span>${t('connection.stopped', { reason: reasonOf(`connection.closed.${code}`, reason) })}</span>
         ${again(t('connection.again'))}
-        ${session.token && html`<button type="button" class="link" onClick=${() => session.logout()}>${t('connection.other')}</button>`}
+        ${
+          session.token &&
+          html`<button type="button" class="link" onClick=${() => session.logout()}>
+            ${t('connection.other')}
+          </button>`
+        }
       </div>`;
     default:
       return null;

@@ -78,7 +78,16 @@ export function Palette({ onClose }) {
           ([key, members]) =>
             html`<div role="group" key=${key} aria-label=${t(key)}>
               <div class="sidebar-heading" aria-hidden="true">${t(key)}</div>
-              ${members.map((command) => html`<${Option} command=${command} at=${found.indexOf(command)} selected=${at} onRun=${run} onSelect=${setAt} />`)}
+              ${members.map(
+                (command) =>
+                  html`<${Option}
+                    command=${command}
+                    at=${found.indexOf(command)}
+                    selected=${at}
+                    onRun=${run}
+                    onSelect=${setAt}
+                  />`,
+              )}
             </div>`,
         )}
         ${!found.length && html`<p class="empty" role="status">${error ?? t('app.noResults')}</p>`}

@@ -30,7 +30,11 @@ export function SearchProvider() {
         })}
       </p>`
     }
-    ${stored && !stored.setting && html`<${ProviderForm} key=${`${stored.provider} ${stored.url}`} stored=${stored} onChanged=${read} />`}
+    ${
+      stored &&
+      !stored.setting &&
+      html`<${ProviderForm} key=${`${stored.provider} ${stored.url}`} stored=${stored} onChanged=${read} />`
+    }
   </section>`;
 }
 
@@ -69,7 +73,17 @@ function ProviderForm({ stored, onChanged }) {
       onChange=${setProvider}
       options=${[...none, ...Object.entries(TITLES)]}
     />
-    ${provider === 'searxng' && html`<${TextField} label=${t('app.address')} value=${url} onChange=${setUrl} type="url" required placeholder=${'https://…/search'} />`}
+    ${
+      provider === 'searxng' &&
+      html`<${TextField}
+        label=${t('app.address')}
+        value=${url}
+        onChange=${setUrl}
+        type="url"
+        required
+        placeholder=${'https://…/search'}
+      />`
+    }
     ${
       provider &&
       html`<${KeyField}
@@ -80,7 +94,10 @@ function ProviderForm({ stored, onChanged }) {
       />`
     }
     <${FormError} error=${error} />
-    ${(provider || stored.provider) && html`<button class="button" disabled=${busy}>${t(provider ? 'servers.save' : 'app.remove')}</button>`}
+    ${
+      (provider || stored.provider) &&
+      html`<button class="button" disabled=${busy}>${t(provider ? 'servers.save' : 'app.remove')}</button>`
+    }
   </form>`;
 }
 

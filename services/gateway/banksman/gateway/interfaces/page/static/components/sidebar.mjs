@@ -41,10 +41,28 @@ export function Sidebar() {
         // One list with keys, so that a row that moves to another group keeps its open menu.
         ...items.map((item) => html`<${Item} key=${item.conversation_id} item=${item} />`),
       ])}
-      ${next && html`<li><button type="button" class="link more" onClick=${() => store.list.more()}>${t('app.showMore')}</button></li>`}
+      ${
+        next &&
+        html`<li>
+          <button type="button" class="link more" onClick=${() => store.list.more()}>
+            ${t('app.showMore')}
+          </button>
+        </li>`
+      }
     </ul>
-    ${archived && html`<button type="button" class="link more" onClick=${() => store.list.showArchived(false)}>${t('sidebar.showOthers')}</button>`}
-    ${error && html`<p class="sidebar-note">${error} <button type="button" class="link" onClick=${() => store.list.refresh()}>${t('app.tryAgain')}</button></p>`}
+    ${
+      archived &&
+      html`<button type="button" class="link more" onClick=${() => store.list.showArchived(false)}>
+        ${t('sidebar.showOthers')}
+      </button>`
+    }
+    ${
+      error &&
+      html`<p class="sidebar-note">
+        ${error}
+        <button type="button" class="link" onClick=${() => store.list.refresh()}>${t('app.tryAgain')}</button>
+      </p>`
+    }
     ${!error && !loading && !groups.length && html`<p class="sidebar-note">${t('sidebar.empty')}</p>`}
     <${Import} />
     <${Account} />
@@ -154,7 +172,13 @@ function Navigation() {
       >
     </li>`;
   return html`<ul class="views">
-    ${link('approvals', t('inbox.title'), VIEWS[view]?.group === 'approvals', 'shield', count > 0 && html`<span class="count" aria-label=${t('inbox.waiting', { count })}>${count}</span>`)}
+    ${link(
+      'approvals',
+      t('inbox.title'),
+      VIEWS[view]?.group === 'approvals',
+      'shield',
+      count > 0 && html`<span class="count" aria-label=${t('inbox.waiting', { count })}>${count}</span>`,
+    )}
     ${link(library, t('sidebar.library'), VIEWS[view]?.group === 'library', 'book')}
     <li>
       <button type="button" onClick=${() => (navigation.shortcut.value = 'palette')}>
@@ -201,10 +225,20 @@ function Item(/** @type {{item: ApprovalItem}} */ { item }) {
     >
       <span class="conversation-title">${title}</span>
       ${(item.labels ?? []).map((label) => html`<span class="conversation-label">${label}</span>`)}
-      ${state && html`<span class=${`dot ${state}`} role="img" aria-label=${t(`sidebar.${state}`)} title=${t(`sidebar.${state}`)} />`}
+      ${
+        state &&
+        html`<span
+          class=${`dot ${state}`}
+          role="img"
+          aria-label=${t(`sidebar.${state}`)}
+          title=${t(`sidebar.${state}`)}
+        />`
+      }
     </a>
     <${Menu} label=${t('sidebar.actions', { title })} items=${menuOf(store, item, setDialog)} />
-    ${dialog && html`<${ConversationDialog} dialog=${dialog} item=${item} onClose=${() => setDialog(null)} />`}
+    ${
+      dialog && html`<${ConversationDialog} dialog=${dialog} item=${item} onClose=${() => setDialog(null)} />`
+    }
   </li>`;
 }
 

@@ -58,14 +58,51 @@ export function Timeline() {
     >
       ${!conversation && !sent.length && html`<${Welcome} />`}
       ${conversation?.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
-      ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`}
-      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !conversation.links.length && !sent.length && html`<${Unused} id=${conversation.id} />`}
+      ${
+        conversation &&
+        !conversation.replayed &&
+        !conversation.runs.length &&
+        html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`
+      }
+      ${
+        conversation?.replayed &&
+        !conversation.error &&
+        !conversation.runs.length &&
+        !conversation.cuts.length &&
+        !conversation.links.length &&
+        !sent.length &&
+        html`<${Unused} id=${conversation.id} />`
+      }
       ${conversation && html`<${Between} conversation=${conversation} after=${null} />`}
       ${path[0]?.run.imported && html`<${Notice} tone="info" text=${t('import.notice')} />`}
-      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.settings.details.value} isLast=${at === path.length - 1} isFound=${found?.run === place.run} />${between.has(place.run.id) && html`<${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`}`)}
+      ${path.map(
+        (place, at) =>
+          html`<${Run}
+              key=${place.run.id}
+              run=${place.run}
+              parent=${place.parent}
+              at=${place.at}
+              versions=${place.versions.join(' ')}
+              details=${store.settings.details.value}
+              isLast=${at === path.length - 1}
+              isFound=${found?.run === place.run}
+            />${
+              between.has(place.run.id) &&
+              html`<${Between}
+                key=${`after ${place.run.id}`}
+                conversation=${conversation}
+                after=${place.run.id}
+              />`
+            }`,
+      )}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>
-    ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t('timeline.latest')}</button>`}
+    ${
+      follow.away &&
+      html`<button type="button" class="to-end" onClick=${follow.toEnd}>
+        <${Icon} name="down" size=${15} />${t('timeline.latest')}
+      </button>`
+    }
   </div>`;
 }
 
@@ -82,7 +119,10 @@ export function Between({ conversation, after }) {
   const cuts = conversation.cuts.filter((cut) => cut.after === after);
   const links = conversation.links.filter((link) => link.after === after);
   return html`${cuts.map(({ text }) => html`<${Notice} tone="warning" text=${text} />`)}
-  ${links.map((link) => html`<section class="run" key=${link.id}><${LinkedWorkflow} link=${link} Run=${Run} /></section>`)}`;
+  ${links.map(
+    (link) =>
+      html`<section class="run" key=${link.id}><${LinkedWorkflow} link=${link} Run=${Run} /></section>`,
+  )}`;
 }
 
 function Notice({ tone, text }) {
@@ -138,7 +178,15 @@ export const Run = memo(function Run({
     data-status=${run.status}
     ref=${box}
   >
-    ${drawn && html`<${RunContent} run=${run} place=${versions && !run.model?.startsWith('workflow:') ? { parent, at, versions: versions.split(' ') } : null} details=${details} isLast=${isLast} />`}
+    ${
+      drawn &&
+      html`<${RunContent}
+        run=${run}
+        place=${versions && !run.model?.startsWith('workflow:') ? { parent, at, versions: versions.split(' ') } : null}
+        details=${details}
+        isLast=${isLast}
+      />`
+    }
   </section>`;
 });
 
@@ -146,12 +194,42 @@ function RunContent({ run, place, details, isLast }) {
   const [expanded, setExpanded] = useState(false);
   const [editing, setEditing] = useState(false);
   const shown = details || expanded;
-  return html`${run.prompt && editing && html`<${MessageEditor} run=${run} onClose=${() => setEditing(false)} />`}
-    ${run.prompt && !editing && html`<${UserMessage} id=${run.prompt.id} content=${run.prompt.content} at=${run.requestedAt} queued=${run.status === 'queued'}>${place && html`<${MessageTools} run=${run} place=${place} onEdit=${() => setEditing(true)} />`}<//>`}
+  return html`${
+      run.prompt && editing && html`<${MessageEditor} run=${run} onClose=${() => setEditing(false)} />`
+    }
+    ${
+      run.prompt &&
+      !editing &&
+      html`<${UserMessage}
+        id=${run.prompt.id}
+        content=${run.prompt.content}
+        at=${run.requestedAt}
+        queued=${run.status === 'queued'}
+        >${place && html`<${MessageTools} run=${run} place=${place} onEdit=${() => setEditing(true)} />`}<//
+      >`
+    }
     <div class="run-body">
-      ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} run=${run} onExpand=${() => setExpanded(true)} />`)}
-      ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>${t('timeline.hideSteps')}</button>`}
-      ${run.finished ? html`<${Outcome} run=${run} isLast=${isLast} place=${place} />` : html`<${Activity} run=${run} />`}
+      ${grouped(run.entries, shown).map(
+        (entry) =>
+          html`<${Entry}
+            key=${`${entry.kind}-${entry.id}`}
+            entry=${entry}
+            run=${run}
+            onExpand=${() => setExpanded(true)}
+          />`,
+      )}
+      ${
+        expanded &&
+        !details &&
+        html`<button type="button" class="link" onClick=${() => setExpanded(false)}>
+          ${t('timeline.hideSteps')}
+        </button>`
+      }
+      ${
+        run.finished
+          ? html`<${Outcome} run=${run} isLast=${isLast} place=${place} />`
+          : html`<${Activity} run=${run} />`
+      }
     </div>`;
 }
 
@@ -228,9 +306,16 @@ const AssistantMessage = memo(function AssistantMessage({ entry }) {
     data-message=${entry.id}
     data-complete=${entry.complete}
   >
-    ${value === undefined ? html`<${Markdown} text=${entry.text} streaming=${!entry.complete} />` : html`<${Value} value=${value} />`}
+    ${
+      value === undefined
+        ? html`<${Markdown} text=${entry.text} streaming=${!entry.complete} />`
+        : html`<${Value} value=${value} />`
+    }
     ${entry.gap && html`<p class="notice info" role="note">${t('timeline.gap')}</p>`}
-    ${entry.partial && html`<p class="notice info" role="note"><${Icon} name="stop" size=${14} />${partialText(entry)}</p>`}
+    ${
+      entry.partial &&
+      html`<p class="notice info" role="note"><${Icon} name="stop" size=${14} />${partialText(entry)}</p>`
+    }
   </article>`;
 });
 
@@ -309,9 +394,17 @@ function Activity({ run }) {
     (entry) => (entry.kind === 'approval' || entry.kind === 'input') && !entry.resolved,
   );
   return html`<div class=${`activity ${waiting ? 'waiting' : ''}`} role="status">
-    ${waiting ? html`<${Icon} name="shield" size=${16} />` : html`<span class="pulse" aria-hidden="true"><i /><i /><i /></span>`}
+    ${
+      waiting
+        ? html`<${Icon} name="shield" size=${16} />`
+        : html`<span class="pulse" aria-hidden="true"><i /><i /><i /></span>`
+    }
     <span class="activity-text">${activity(run, isGiven)}</span>
-    ${elapsed >= 3000 && !waiting && html`<span class="timing" aria-hidden="true">${formatDuration(elapsed)}</span>`}
+    ${
+      elapsed >= 3000 &&
+      !waiting &&
+      html`<span class="timing" aria-hidden="true">${formatDuration(elapsed)}</span>`
+    }
     <button
       type="button"
       class="button small stop"
@@ -336,18 +429,35 @@ function Outcome({ run, isLast, place }) {
       html`<div class=${`outcome ${run.status}`} role="note">
         <${Icon} name=${run.status === 'cancelled' ? 'stop' : 'warning'} size=${16} />
         <div>
-          <strong>${outcome.title}.</strong
-          >${outcome.text && html` <span>${outcome.text}</span>`}${outcome.code && html` <code>${outcome.code}</code>`}
+          <strong>${outcome.title}.</strong>${
+            outcome.text && html` <span>${outcome.text}</span>`
+          }${outcome.code && html` <code>${outcome.code}</code>`}
         </div>
-        ${again && AGAIN.includes(run.status) && html`<button type="button" class="button small" onClick=${again}>${t('app.tryAgain')}</button>`}
+        ${
+          again &&
+          AGAIN.includes(run.status) &&
+          html`<button type="button" class="button small" onClick=${again}>${t('app.tryAgain')}</button>`
+        }
       </div>`
     }
     <${Sources} run=${run} />
     <div class="reply-tools">
       ${textOf(run) && html`<${CopyButton} text=${() => textOf(run)} label=${t('timeline.copyMessage')} />`}
-      ${again && html`<${IconButton} name="repeat" size=${15} label=${t('versions.again')} onClick=${again} />`}
+      ${
+        again &&
+        html`<${IconButton} name="repeat" size=${15} label=${t('versions.again')} onClick=${again} />`
+      }
       ${place && html`<${VersionChoice} place=${place} />`}
-      ${again && !isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => outbox.continueAfter(run.id)} />`}
+      ${
+        again &&
+        !isLast &&
+        html`<${IconButton}
+          name="branch"
+          size=${15}
+          label=${t('versions.continue')}
+          onClick=${() => outbox.continueAfter(run.id)}
+        />`
+      }
       <a href=${addressOf('runs', run.id)} title=${usageParts(run, run.finished.usage).join(' · ')}>
         <${Icon} name="info" size=${15} /><span class="visually-hidden">${t('run.open')}</span
         >${formatCost(run.finished.usage?.cost_usd)}

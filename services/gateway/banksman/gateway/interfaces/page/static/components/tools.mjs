@@ -38,9 +38,24 @@ export const ToolCard = memo(function ToolCard(/** @type {{call: Call, runId: st
       <span class=${`status ${status}`}>${known(`tool.status.${status}`, status)}</span>
       <${Icon} name="chevron" size=${14} />
     </button>
-    ${open && html`<div class="tool-body"><${Arguments} call=${call} /><${Output} call=${call} runId=${runId} /></div>`}
-    ${!open && call.arguments?.command && call.result && html`<${FirstLines} call=${call} onShowAll=${() => setOpen(true)} />`}
-    ${!open && call.status === 'running' && call.output && html`<pre class="tool-live">${lastLines(call.output)}</pre>`}
+    ${
+      open &&
+      html`<div class="tool-body">
+        <${Arguments} call=${call} /><${Output} call=${call} runId=${runId} />
+      </div>`
+    }
+    ${
+      !open &&
+      call.arguments?.command &&
+      call.result &&
+      html`<${FirstLines} call=${call} onShowAll=${() => setOpen(true)} />`
+    }
+    ${
+      !open &&
+      call.status === 'running' &&
+      call.output &&
+      html`<pre class="tool-live">${lastLines(call.output)}</pre>`
+    }
   </section>`;
 });
 
@@ -56,7 +71,12 @@ function FirstLines({ call, onShowAll }) {
   const first = cutLines(lines.slice(0, FIRST_LINES).join('\n'));
   return html`<pre class="tool-live">
 ${coloured(first).map(({ text, style }) => html`<span class=${style}><${Exact} text=${text} /></span>`)}</pre>
-    ${lines.length > FIRST_LINES && html`<button type="button" class="link" onClick=${onShowAll}>${t('tool.showAll', { count: lines.length })}</button>`}`;
+    ${
+      lines.length > FIRST_LINES &&
+      html`<button type="button" class="link" onClick=${onShowAll}>
+        ${t('tool.showAll', { count: lines.length })}
+      </button>`
+    }`;
 }
 
 function lastLines(/** @type {string} */ output) {
@@ -93,10 +113,24 @@ function Output(/** @type {{call: Call, runId: string}} */ { call, runId }) {
   const { exit_code: exitCode, truncated, output_ref: reference, error_kind: errorKind } = call.result;
   const found = foundBy(call);
   return html`
-    ${found.length > 0 ? html`<${FoundPages} pages=${found} />` : sections(call.result.content).map(([label, text]) => html`<${OutputText} label=${label} text=${text} />`)}
+    ${
+      found.length > 0
+        ? html`<${FoundPages} pages=${found} />`
+        : sections(call.result.content).map(
+            ([label, text]) => html`<${OutputText} label=${label} text=${text} />`,
+          )
+    }
     <p class="tool-facts">
-      ${exitCode !== null && exitCode !== undefined && html`<span>${t('tool.exitCode', { code: String(exitCode) })}</span>`}
-      ${errorKind && !call.result.content?.sign_in && html`<span>${known(`tool.kind.${errorKind}`, errorKind.replaceAll('_', ' '))}</span>`}
+      ${
+        exitCode !== null &&
+        exitCode !== undefined &&
+        html`<span>${t('tool.exitCode', { code: String(exitCode) })}</span>`
+      }
+      ${
+        errorKind &&
+        !call.result.content?.sign_in &&
+        html`<span>${known(`tool.kind.${errorKind}`, errorKind.replaceAll('_', ' '))}</span>`
+      }
       ${call.runner && html`<span>${t('tool.runner', { runner: call.runner })}</span>`}
       ${truncated && reference && html`<${WholeOutput} runId=${runId} callId=${call.id} />`}
     </p>
@@ -128,7 +162,9 @@ export function OutputText(/** @type {{label: string, text: string}} */ { label,
   return html`<div class="field">
     <div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div>
     <pre tabindex="0">
-${coloured(cutLines(text)).map((piece) => html`<span class=${piece.style}><${Exact} text=${piece.text} /></span>`)}</pre>
+${coloured(cutLines(text)).map(
+        (piece) => html`<span class=${piece.style}><${Exact} text=${piece.text} /></span>`,
+      )}</pre>
   </div>`;
 }
 
@@ -181,8 +217,12 @@ export function Sources({ run }) {
   return html`${
     urls.length > 0 &&
     html`<p class="sources">
-      <span>${t('timeline.sources')}</span
-      >${urls.map((url) => html`<a key=${url} href=${url} title=${url} target="_blank" rel="noreferrer noopener"><${Icon} name="globe" size=${13} /><${Exact} text=${hostOf(url)} /></a>`)}
+      <span>${t('timeline.sources')}</span>${urls.map(
+        (url) =>
+          html`<a key=${url} href=${url} title=${url} target="_blank" rel="noreferrer noopener"
+            ><${Icon} name="globe" size=${13} /><${Exact} text=${hostOf(url)}
+          /></a>`,
+      )}
     </p>`
   }
   ${

@@ -88,7 +88,11 @@ export function MessageTools({ run, place, onEdit }) {
     </span>`;
   }
   return html`<span class="message-tools">
-    ${run.finished && !run.compact && html`<${IconButton} name="pencil" size=${15} label=${t('versions.edit')} onClick=${onEdit} />`}
+    ${
+      run.finished &&
+      !run.compact &&
+      html`<${IconButton} name="pencil" size=${15} label=${t('versions.edit')} onClick=${onEdit} />`
+    }
     ${!run.finished && html`<${VersionChoice} place=${place} />`}
   </span>`;
 }

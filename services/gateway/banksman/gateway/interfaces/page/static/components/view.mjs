@@ -82,7 +82,12 @@ function Tabs() {
   return (
     names.length > 1 &&
     html`<nav class="tabs" ref=${tabs} aria-label=${t(/** @type {Key} */ (`sidebar.${group}`))}>
-      ${names.map((name) => html`<a href=${addressOf(name)} aria-current=${name === view ? 'page' : undefined}>${t(VIEWS[name].tab ?? VIEWS[name].title)}</a>`)}
+      ${names.map(
+        (name) =>
+          html`<a href=${addressOf(name)} aria-current=${name === view ? 'page' : undefined}
+            >${t(VIEWS[name].tab ?? VIEWS[name].title)}</a
+          >`,
+      )}
     </nav>`
   );
 }

@@ -51,7 +51,11 @@ export function WorkflowDialog() {
           />
         </div>
         <${Reading} of=${read} />
-        ${categories && !found.length && html`<p class="empty">${t(query ? 'app.noResults' : 'workflow.none')}</p>`}
+        ${
+          categories &&
+          !found.length &&
+          html`<p class="empty">${t(query ? 'app.noResults' : 'workflow.none')}</p>`
+        }
         ${found.map(
           (category) =>
             html`<section>
@@ -146,7 +150,12 @@ function Problems({ problems, fields }) {
   const wrong = problems.filter(({ parameter, value }) => hasValue(value) || !(parameter in fields));
   if (!wrong.length) return null;
   return html`<div class="form-error" role="alert">
-    ${wrong.map(({ parameter, value, expected }) => html`<p>${t('workflow.problem', { given: hasValue(value) ? `${parameter}=${asText(value)}` : parameter, expected })}</p>`)}
+    ${wrong.map(
+      ({ parameter, value, expected }) =>
+        html`<p>
+          ${t('workflow.problem', { given: hasValue(value) ? `${parameter}=${asText(value)}` : parameter, expected })}
+        </p>`,
+    )}
   </div>`;
 }
 
@@ -186,7 +195,17 @@ export function SchemaForm({ schema, submitLabel, onSubmit, beside }) {
     return run(() => onSubmit(read.value));
   };
   return html`<form class="schema-form" novalidate onSubmit=${submit}>
-    ${fields.map((field) => html`<${Field} key=${field.name} id=${`${prefix}-${field.name}`} field=${field} value=${raw[field.name]} error=${errors[field.name]} onChange=${change} />`)}
+    ${fields.map(
+      (field) =>
+        html`<${Field}
+          key=${field.name}
+          id=${`${prefix}-${field.name}`}
+          field=${field}
+          value=${raw[field.name]}
+          error=${errors[field.name]}
+          onChange=${change}
+        />`,
+    )}
     ${!fields.length && html`<p class="muted">${t('form.noParameters')}</p>`}
     <${FormError} error=${error && withoutPattern(error)} />
     <div class="dialog-actions">
@@ -234,7 +253,11 @@ function Field({ id, field, value, error, onChange }) {
 }
 
 function Label(/** @type {{field: FormField}} */ { field }) {
-  return html`${field.label}${field.required ? html`<span class="required" aria-hidden="true"> *</span>` : html`<span class="optional"> ${t('form.optional')}</span>`}`;
+  return html`${field.label}${
+    field.required
+      ? html`<span class="required" aria-hidden="true"> *</span>`
+      : html`<span class="optional"> ${t('form.optional')}</span>`
+  }`;
 }
 
 /**
@@ -252,7 +275,19 @@ function Several({ id, field, value, common, onChange, children }) {
     );
   return html`<fieldset class="form-field several" aria-describedby=${common['aria-describedby']}>
     <legend><${Label} field=${field} /></legend>
-    ${field.choices.map((choice, at) => html`<label><input type="checkbox" id=${`${id}-${at}`} name=${field.name} aria-invalid=${common['aria-invalid']} checked=${value.includes(String(at))} onChange=${(event) => toggle(at, event.target.checked)} />${String(choice)}</label>`)}
+    ${field.choices.map(
+      (choice, at) =>
+        html`<label
+          ><input
+            type="checkbox"
+            id=${`${id}-${at}`}
+            name=${field.name}
+            aria-invalid=${common['aria-invalid']}
+            checked=${value.includes(String(at))}
+            onChange=${(event) => toggle(at, event.target.checked)}
+          />${String(choice)}</label
+        >`,
+    )}
     ${children}
   </fieldset>`;
 }
@@ -329,6 +364,10 @@ export function LinkedWorkflow({ link, Run }) {
   const run = linked.value.runs.find((/** @type {Run} */ candidate) => candidate.id === link.workflow_run_id);
   return html`<section class="linked" role="group" aria-label=${t('workflow.label', { name: link.workflow })}>
     <header><${Icon} name="workflow" size=${16} /><strong>${link.workflow}</strong></header>
-    ${run ? html`<${Run} run=${run} details=${settings.details.value} />` : html`<p class="empty"><span class="spinner" /> ${t('workflow.starting')}</p>`}
+    ${
+      run
+        ? html`<${Run} run=${run} details=${settings.details.value} />`
+        : html`<p class="empty"><span class="spinner" /> ${t('workflow.starting')}</p>`
+    }
   </section>`;
 }

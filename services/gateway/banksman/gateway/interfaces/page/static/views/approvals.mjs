@@ -19,7 +19,9 @@ function OneRequest({ id, link }) {
   const request = items.find((item) => item.id === id);
   return html`<${Frame}
     title=${t('inbox.title')}
-    actions=${html`<a class="toggle" href=${addressOf('approvals')}><${Icon} name="back" size=${16} /><span>${t('inbox.all')}</span></a>`}
+    actions=${html`<a class="toggle" href=${addressOf('approvals')}
+      ><${Icon} name="back" size=${16} /><span>${t('inbox.all')}</span></a
+    >`}
   >
     <${FormError} error=${error} />
     ${loading && html`<${Loading} />`}

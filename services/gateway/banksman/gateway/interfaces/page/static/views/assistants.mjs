@@ -70,7 +70,15 @@ function OneAssistant(/** @type {{id: string}} */ { id }) {
   const [history, setHistory] = useState(false);
   return html`<${Frame} title=${stored?.name || t(isNew ? 'assistant.new' : 'assistant.title')}>
     <${FormError} error=${error} />
-    ${stored && html`<${AssistantEditor} key=${stored.revision ?? NEW} stored=${stored} onStored=${show} onReload=${read} />`}
+    ${
+      stored &&
+      html`<${AssistantEditor}
+        key=${stored.revision ?? NEW}
+        stored=${stored}
+        onStored=${show}
+        onReload=${read}
+      />`
+    }
     ${
       stored?.id &&
       html`<details class="revisions" onToggle=${(event) => setHistory(event.currentTarget.open)}>

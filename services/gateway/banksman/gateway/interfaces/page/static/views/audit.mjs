@@ -75,7 +75,17 @@ export default function AuditView() {
         late
         maxlength="200"
       />
-      ${operates && html`<${TextField} label=${t('audit.tenant')} value=${wanted.tenant} onChange=${change('tenant')} late maxlength="64" placeholder=${t('audit.ownTenant')} />`}
+      ${
+        operates &&
+        html`<${TextField}
+          label=${t('audit.tenant')}
+          value=${wanted.tenant}
+          onChange=${change('tenant')}
+          late
+          maxlength="64"
+          placeholder=${t('audit.ownTenant')}
+        />`
+      }
     </div>
     ${!pages.items && !pages.error && html`<${Loading} />`}
     <${Entries} pages=${pages} tenants=${Boolean(wanted.tenant)} />
@@ -113,8 +123,12 @@ function Subject({ entry }) {
   const details = Object.entries(entry.details).filter(
     ([, value]) => value !== null && value !== '' && !(Array.isArray(value) && !value.length),
   );
-  return html`<code><${Exact} text=${entry.target} /></code>
-    ${details.map(([name, value]) => html`<p class="reason">${known(`audit.detail.${name}`, name)}: <${Exact} text=${shown(name, value)} /></p>`)}`;
+  return html`<code><${Exact} text=${entry.target} /></code> ${details.map(
+      ([name, value]) =>
+        html`<p class="reason">
+          ${known(`audit.detail.${name}`, name)}: <${Exact} text=${shown(name, value)} />
+        </p>`,
+    )}`;
 }
 
 function shown(/** @type {string} */ name, /** @type {unknown} */ value) {

@@ -45,7 +45,9 @@ export default function DecidedView() {
         ><span>${t('decided.outcome')}</span>
         <select value=${wanted.outcome} onChange=${change('outcome')}>
           <option value="">${t('decided.every')}</option>
-          ${OUTCOMES.map((outcome) => html`<option value=${outcome}>${t(`approval.outcome.${outcome}`)}</option>`)}
+          ${OUTCOMES.map(
+            (outcome) => html`<option value=${outcome}>${t(`approval.outcome.${outcome}`)}</option>`,
+          )}
         </select>
       </label>
       ${field('by')} ${field('tool')}
@@ -53,14 +55,19 @@ export default function DecidedView() {
         ><span>${t('decided.since')}</span>
         <select value=${wanted.since} onChange=${change('since')}>
           <option value="">${t('decided.always')}</option>
-          ${DAYS.map((days) => html`<option value=${sinceDays(days)}>${t('decided.days', { count: days })}</option>`)}
+          ${DAYS.map(
+            (days) => html`<option value=${sinceDays(days)}>${t('decided.days', { count: days })}</option>`,
+          )}
         </select>
       </label>
     </div>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     ${items && html`<${Decisions} items=${items} />`}
-    ${next !== null && html`<button type="button" class="button" onClick=${readMore}>${t('decided.earlier')}</button>`}
+    ${
+      next !== null &&
+      html`<button type="button" class="button" onClick=${readMore}>${t('decided.earlier')}</button>`
+    }
   <//>`;
 }
 
@@ -109,8 +116,18 @@ function Calls({ decision: { calls, more } }) {
       ({ tool, call, decision, covers, begins }) =>
         html`<li>
           <strong>${tool}</strong> <code><${Exact} text=${call} /></code>
-          ${decision && decision !== 'approved' && html`${' '}<span class="badge">${t(`decided.call.${decision}`)}</span>`}
-          ${covers && html`<${Covered} call=${{ name: tool, covers, begins, arguments: { path: call, url: call } }} edited=${decision === 'edited'} />`}
+          ${
+            decision &&
+            decision !== 'approved' &&
+            html`${' '}<span class="badge">${t(`decided.call.${decision}`)}</span>`
+          }
+          ${
+            covers &&
+            html`<${Covered}
+              call=${{ name: tool, covers, begins, arguments: { path: call, url: call } }}
+              edited=${decision === 'edited'}
+            />`
+          }
         </li>`,
     )}
     ${more > 0 && html`<li class="muted">${t('decided.more', { count: more })}</li>`}

@@ -38,7 +38,15 @@ export default function ModelsView() {
   return html`<${Frame} title=${t('servers.title')} actions=${actions}>
     <p class="muted">${t('servers.intro')}</p>
     <${Reading} of=${servers} />
-    ${servers.value && html`<${Servers} servers=${servers.value} onEdit=${setEdited} onChanged=${servers.read} onError=${servers.fail} />`}
+    ${
+      servers.value &&
+      html`<${Servers}
+        servers=${servers.value}
+        onEdit=${setEdited}
+        onChanged=${servers.read}
+        onError=${servers.fail}
+      />`
+    }
     <${DefaultModel} key=${servers.value?.length} />
     <${SearchProvider} />
     ${edited && html`<${ServerForm} server=${edited} onClose=${() => (setEdited(null), servers.read())} />`}
@@ -114,10 +122,28 @@ function ServerForm({ server, onClose }) {
     onSubmit=${submit}
     onClose=${onClose}
   >
-    ${isNew && html`<${Choice} label=${t('servers.vendor')} value=${vendor} onChange=${setVendor} options=${[...vendors, ['', t('servers.other')]]} />`}
+    ${
+      isNew &&
+      html`<${Choice}
+        label=${t('servers.vendor')}
+        value=${vendor}
+        onChange=${setVendor}
+        options=${[...vendors, ['', t('servers.other')]]}
+      />`
+    }
     ${
       !known &&
-      html`${isNew && html`<${TextField} label=${t('app.name')} value=${own.name} onChange=${set('name')} required pattern="[a-z][a-z0-9_\\-]{0,31}" title=${t('servers.nameHint')} />`}
+      html`${
+          isNew &&
+          html`<${TextField}
+            label=${t('app.name')}
+            value=${own.name}
+            onChange=${set('name')}
+            required
+            pattern="[a-z][a-z0-9_\\-]{0,31}"
+            title=${t('servers.nameHint')}
+          />`
+        }
         <${TextField}
           label=${t('app.address')}
           value=${own.base_url}

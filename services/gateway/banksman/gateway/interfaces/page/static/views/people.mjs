@@ -40,8 +40,16 @@ export default function PeopleView() {
     ${!session.token && html`<p class="notice info" role="note">${t('people.withoutKey')}</p>`}
     ${isEmpty && html`<${Empty} text=${t('people.none')}>${actions}<//>`}
     ${keys && keys.length > 0 && html`<${KeyTable} keys=${keys} onWithdraw=${setWithdrawn} />`}
-    ${inviting && html`<${Invitation} providers=${providers} onClose=${() => (setInviting(false), read())} />`}
-    ${starting && html`<${FirstKey} onClose=${() => setStarting(false)} onCreated=${() => (setStarting(false), setInviting(true), read())} />`}
+    ${
+      inviting && html`<${Invitation} providers=${providers} onClose=${() => (setInviting(false), read())} />`
+    }
+    ${
+      starting &&
+      html`<${FirstKey}
+        onClose=${() => setStarting(false)}
+        onCreated=${() => (setStarting(false), setInviting(true), read())}
+      />`
+    }
     ${withdrawn && html`<${Withdrawal} entry=${withdrawn} onClose=${() => (setWithdrawn(null), read())} />`}
   <//>`;
 }
@@ -154,7 +162,14 @@ function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ 
     ${!provider && html`<${Name} label=${t('people.name')} value=${user} onChange=${setUser} />`}
     <fieldset class="form-field rights">
       <legend>${t('people.may')}</legend>
-      ${RIGHTS.filter((right) => own.includes(right)).map((right) => html`<${Check} label=${t(`right.${right}.text`)} value=${rights.includes(right)} onChange=${() => toggle(right)} />`)}
+      ${RIGHTS.filter((right) => own.includes(right)).map(
+        (right) =>
+          html`<${Check}
+            label=${t(`right.${right}.text`)}
+            value=${rights.includes(right)}
+            onChange=${() => toggle(right)}
+          />`,
+      )}
     </fieldset>
     ${
       !provider &&

@@ -19,7 +19,15 @@ export default function ReadView({ path: [id] }) {
     ${!conversation.replayed && html`<${Loading} />`}
     <fieldset class="read-only log" disabled>
       <${Between} conversation=${conversation} after=${null} />
-      ${path.map(({ run }, at) => html`<${Run} key=${run.id} run=${run} details=${false} isLast=${at === path.length - 1} /><${Between} key=${`after ${run.id}`} conversation=${conversation} after=${run.id} />`)}
+      ${path.map(
+        ({ run }, at) =>
+          html`<${Run}
+              key=${run.id}
+              run=${run}
+              details=${false}
+              isLast=${at === path.length - 1}
+            /><${Between} key=${`after ${run.id}`} conversation=${conversation} after=${run.id} />`,
+      )}
     </fieldset>
   <//>`;
 }

@@ -66,7 +66,13 @@ function TenantPolicy() {
       <button type="button" class="link" onClick=${reload}>${t('assistant.reload')}</button>
     <//>
     ${draft && !mayChange && html`<p class="muted">${t('rules.readOnly')}</p>`}
-    ${draft && mayChange && html`<div class="assistant-actions"><button class="button primary" disabled=${!changed}>${t('app.save')}</button></div>`}
+    ${
+      draft &&
+      mayChange &&
+      html`<div class="assistant-actions">
+        <button class="button primary" disabled=${!changed}>${t('app.save')}</button>
+      </div>`
+    }
   </form>`;
 }
 
@@ -104,7 +110,10 @@ function Remembered() {
     <${FormError} error=${error} />
     ${items?.length === 0 && html`<p class="muted">${t('rules.noneRemembered')}</p>`}
     <ul class="assistants">
-      ${items?.map((one) => html`<${RememberedItem} key=${one.approval_id} one=${one} onWithdraw=${() => withdraw(one)} />`)}
+      ${items?.map(
+        (one) =>
+          html`<${RememberedItem} key=${one.approval_id} one=${one} onWithdraw=${() => withdraw(one)} />`,
+      )}
     </ul>
   </section>`;
 }

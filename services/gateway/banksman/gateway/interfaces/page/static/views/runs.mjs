@@ -35,7 +35,13 @@ function OneRun(
   const actions = html`<a class="toggle" href=${`#/c/${conversationId}`} aria-label=${t('timeline.label')}
       ><${Icon} name="back" size=${16} /><span>${t('timeline.label')}</span></a
     >
-    ${run && steps.length > 0 && html`<button type="button" class="toggle" aria-label=${t('run.again')} onClick=${() => setAgain(true)}><${Icon} name="repeat" size=${16} /><span>${t('run.again')}</span></button>`}`;
+    ${
+      run &&
+      steps.length > 0 &&
+      html`<button type="button" class="toggle" aria-label=${t('run.again')} onClick=${() => setAgain(true)}>
+        <${Icon} name="repeat" size=${16} /><span>${t('run.again')}</span>
+      </button>`
+    }`;
   return html`<${Frame} title=${t('run.title')} actions=${actions}>
     <${FormError} error=${error} />
     ${!run && !error && html`<${Loading} />`} ${run && html`<${Siblings} run=${run} other=${other} />`}
@@ -46,7 +52,15 @@ function OneRun(
       !other &&
       html`<div class=${`run-parts ${stepId ? 'with-detail' : ''}`}>
         <${StepList} runId=${id} steps=${steps} current=${stepId} />
-        ${stepId && html`<${StepDetail} key=${stepId} runId=${id} stepId=${stepId} version=${steps.find((step) => step.step_id === stepId)?.ended_at} />`}
+        ${
+          stepId &&
+          html`<${StepDetail}
+            key=${stepId}
+            runId=${id}
+            stepId=${stepId}
+            version=${steps.find((step) => step.step_id === stepId)?.ended_at}
+          />`
+        }
       </div>`
     }
     ${again && html`<${RunAgain} run=${run} steps=${steps} onClose=${() => setAgain(false)} />`}
@@ -94,7 +108,12 @@ function Siblings({ run, other }) {
     <span>${t('run.compare')}</span>
     <select value=${other ?? ''} onChange=${choose}>
       <option value="">${t(other ? 'run.compareStop' : 'run.compareNone')}</option>
-      ${others.map((one) => html`<option key=${one.run_id} value=${one.run_id}>${[formatWhen(one.asked_at), one.model].filter(Boolean).join(' · ')}</option>`)}
+      ${others.map(
+        (one) =>
+          html`<option key=${one.run_id} value=${one.run_id}>
+            ${[formatWhen(one.asked_at), one.model].filter(Boolean).join(' · ')}
+          </option>`,
+      )}
     </select>
   </label>`;
 }

@@ -23,8 +23,17 @@ export default function SchedulesView() {
     <p class="muted">${t('schedule.intro')}</p>
     <${Reading} of=${listed} />
     ${isEmpty && html`<${Empty} text=${t('schedule.none')}>${actions}<//>`}
-    ${schedules.length > 0 && html`<${Calendar} coming=${coming} names=${new Map(schedules.map((one) => [one.id, titleOf(one)]))} onChoose=${show} />`}
-    ${schedules.map((schedule) => html`<${OneSchedule} key=${schedule.id} schedule=${schedule} onChange=${listed.read} />`)}
+    ${
+      schedules.length > 0 &&
+      html`<${Calendar}
+        coming=${coming}
+        names=${new Map(schedules.map((one) => [one.id, titleOf(one)]))}
+        onChoose=${show}
+      />`
+    }
+    ${schedules.map(
+      (schedule) => html`<${OneSchedule} key=${schedule.id} schedule=${schedule} onChange=${listed.read} />`,
+    )}
     ${creating && html`<${ScheduleDialog} onClose=${() => (setCreating(false), listed.read())} />`}
   <//>`;
 }
@@ -53,9 +62,15 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
       ${schedule.paused && html`<span class="badge">${t('schedule.paused')}</span>`}
     </header>
     <p>
-      ${describeTimes(schedule)}${schedule.next_at && html` <span class="muted">${t('schedule.next', { when: formatMoment(schedule.next_at) })}</span>`}
+      ${describeTimes(schedule)}${
+        schedule.next_at &&
+        html` <span class="muted">${t('schedule.next', { when: formatMoment(schedule.next_at) })}</span>`
+      }
     </p>
-    ${schedule.last_run && html`<p class="muted">${t('schedule.last')} <${Outcome} run=${schedule.last_run} /></p>`}
+    ${
+      schedule.last_run &&
+      html`<p class="muted">${t('schedule.last')} <${Outcome} run=${schedule.last_run} /></p>`
+    }
     <details onToggle=${(event) => setOpen(event.currentTarget.open)}>
       <summary>${t('schedule.history')}</summary>
       ${open && html`<${LastRuns} id=${schedule.id} />`}
@@ -69,7 +84,17 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
       >
         ${t('schedule.run')}
       </button>
-      ${(schedule.cron || schedule.next_at || schedule.paused) && html`<button type="button" class="link" aria-label=${t(schedule.paused ? 'schedule.resumeOf' : 'schedule.pauseOf', { name })} onClick=${pause}>${t(schedule.paused ? 'schedule.resume' : 'schedule.pause')}</button>`}
+      ${
+        (schedule.cron || schedule.next_at || schedule.paused) &&
+        html`<button
+          type="button"
+          class="link"
+          aria-label=${t(schedule.paused ? 'schedule.resumeOf' : 'schedule.pauseOf', { name })}
+          onClick=${pause}
+        >
+          ${t(schedule.paused ? 'schedule.resume' : 'schedule.pause')}
+        </button>`
+      }
       <button
         type="button"
         class="link"

@@ -36,7 +36,13 @@ export default function SettingsView({ path }) {
           label=${t('settings.notify')}
           value=${inbox.notifies.value}
           onChange=${(/** @type {boolean} */ on) => inbox.setNotifies(on)}
-          >${inbox.notifies.value && inbox.pushes.value !== null && html`<small class="muted">${t(inbox.pushes.value ? 'settings.notify.always' : 'settings.notify.open')}</small>`}<//
+          >${
+            inbox.notifies.value &&
+            inbox.pushes.value !== null &&
+            html`<small class="muted"
+              >${t(inbox.pushes.value ? 'settings.notify.always' : 'settings.notify.open')}</small
+            >`
+          }<//
         >`
       }
     </section>
@@ -90,7 +96,12 @@ function Month() {
       <h2>${t('settings.month')}</h2>
       <p>
         ${t('settings.monthText', { cost: formatCost(month.cost_usd), count: month.requests })}
-        ${month.max_cost_usd && html` <span class="muted">${t('settings.monthLimit', { cost: formatCost(month.max_cost_usd) })}</span>`}
+        ${
+          month.max_cost_usd &&
+          html` <span class="muted"
+            >${t('settings.monthLimit', { cost: formatCost(month.max_cost_usd) })}</span
+          >`
+        }
       </p>
     </section>`
   );

@@ -39,7 +39,9 @@ function WorkflowList() {
             <${Icon} name=${categoryIcon(category)} />${category.title || category.name}
           </h2>
           <ul class="assistants">
-            ${category.workflows.map((workflow) => html`<${Entry} key=${workflow.name} workflow=${workflow} />`)}
+            ${category.workflows.map(
+              (workflow) => html`<${Entry} key=${workflow.name} workflow=${workflow} />`,
+            )}
           </ul>
         </section>`,
     )}
@@ -51,7 +53,11 @@ function Entry(/** @type {{workflow: Workflow}} */ { workflow }) {
   const title = workflow.title || workflow.name;
   const text = html`<strong>${title}</strong><span class="muted">${workflow.description}</span>`;
   return html`<li>
-    ${workflow.server === STORED ? html`<a href=${addressOf('workflows', workflow.name)}>${text}</a>` : html`<div class="entry">${text}</div>`}
+    ${
+      workflow.server === STORED
+        ? html`<a href=${addressOf('workflows', workflow.name)}>${text}</a>`
+        : html`<div class="entry">${text}</div>`
+    }
     <button
       type="button"
       class="button small"
@@ -71,6 +77,9 @@ function OneWorkflow(/** @type {{name: string}} */ { name }) {
     name === NEW ? (location.hash = addressOf('workflows', definition.name)) : show(definition);
   return html`<${Frame} title=${draft?.title || draft?.name || t('builder.new')}>
     <${FormError} error=${error} />
-    ${(draft || name === NEW) && html`<${WorkflowBuilder} key=${draft?.revision ?? NEW} stored=${draft} onStored=${stored} />`}
+    ${
+      (draft || name === NEW) &&
+      html`<${WorkflowBuilder} key=${draft?.revision ?? NEW} stored=${draft} onStored=${stored} />`
+    }
   <//>`;
 }

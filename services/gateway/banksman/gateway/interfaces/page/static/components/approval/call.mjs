@@ -39,7 +39,11 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
     </div>
     ${item.requested && html`<${Changes} item=${item} />`}
     <${Preview} item=${item} shown=${shown} />
-    ${edit ? html`<${Editor} id=${id} edit=${edit} onEdit=${onEdit} />` : html`<${ExactArguments} item=${item} />`}
+    ${
+      edit
+        ? html`<${Editor} id=${id} edit=${edit} onEdit=${onEdit} />`
+        : html`<${ExactArguments} item=${item} />`
+    }
   </li>`;
 }
 
@@ -84,7 +88,10 @@ function Editor({ id, edit, onEdit }) {
         : area('json', t('approval.jsonArguments'), draft.json, (json) => onEdit({ json }))
     }
     <p class="form-error" id=${`edit-${id}-problem`} role="status">${edit.problem ?? ''}</p>
-    ${draft.json === undefined && html`<button type="button" class="link" onClick=${asJson}>${t('approval.editJson')}</button>`}
+    ${
+      draft.json === undefined &&
+      html`<button type="button" class="link" onClick=${asJson}>${t('approval.editJson')}</button>`
+    }
   </div>`;
 }
 

@@ -86,7 +86,15 @@ export function Changes({ item }) {
   );
   return html`<div class="approval-changes" role="note">
     <p>${t('approval.changedByFirst')}</p>
-    ${names.map((name) => html`<${Diff} key=${name} path=${name} before=${textOf(requested[name])} after=${textOf(edited[name])} />`)}
+    ${names.map(
+      (name) =>
+        html`<${Diff}
+          key=${name}
+          path=${name}
+          before=${textOf(requested[name])}
+          after=${textOf(edited[name])}
+        />`,
+    )}
   </div>`;
 }
 
@@ -101,7 +109,9 @@ export function First({ first, items }) {
   );
   return html`<div class="approval-first" role="note">
     <p>${t('approval.first', { user: first.by })}</p>
-    ${items.filter((item) => refused.has(item.tool_call_id)).map((item) => html`<p>${t('approval.firstRejected', { tool: item.name })}</p>`)}
+    ${items
+      .filter((item) => refused.has(item.tool_call_id))
+      .map((item) => html`<p>${t('approval.firstRejected', { tool: item.name })}</p>`)}
     ${first.remember && html`<${Covered} calls=${items} scope=${first.remember} />`}
   </div>`;
 }

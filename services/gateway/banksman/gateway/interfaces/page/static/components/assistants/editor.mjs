@@ -85,11 +85,17 @@ export function AssistantEditor({ stored, onStored, onReload }) {
     />
     ${changed && stored.id && html`<${Changes} before=${stored} after=${draft} />`}
     <${FormError} error=${error}>
-      ${failure?.code === 'conflict' && html`<button type="button" class="link" onClick=${onReload}>${t('assistant.reload')}</button>`}
+      ${
+        failure?.code === 'conflict' &&
+        html`<button type="button" class="link" onClick=${onReload}>${t('assistant.reload')}</button>`
+      }
     <//>
     <div class="assistant-actions">
       <button class="button primary" disabled=${busy || !changed}>${t('app.save')}</button>
-      ${stored.revision && html`<span class="muted">${t('assistant.revision', { revision: stored.revision })}</span>`}
+      ${
+        stored.revision &&
+        html`<span class="muted">${t('assistant.revision', { revision: stored.revision })}</span>`
+      }
     </div>
   </form>`;
 }
@@ -115,7 +121,15 @@ function Prompt(
       rows="10"
       disabled=${Boolean(draft.system_prompt_id)}
     />
-    ${draft.system_prompt_id && html`<p class="muted">${t('assistant.storedPrompt', { id: draft.system_prompt_id })} <button type="button" class="link" onClick=${() => change({ system_prompt_id: null })}>${t('assistant.ownPrompt')}</button></p>`}
+    ${
+      draft.system_prompt_id &&
+      html`<p class="muted">
+        ${t('assistant.storedPrompt', { id: draft.system_prompt_id })}
+        <button type="button" class="link" onClick=${() => change({ system_prompt_id: null })}>
+          ${t('assistant.ownPrompt')}
+        </button>
+      </p>`
+    }
     <${PromptPreview} draft=${bodyOf(draft)} />
   </div>`;
 }

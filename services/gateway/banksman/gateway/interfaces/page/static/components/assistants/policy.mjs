@@ -14,7 +14,17 @@ export function Policy({ rules, onChange, title = t('assistant.policy') }) {
     <legend>${title}</legend>
     <p class="muted">${t('assistant.policyText')}</p>
     <ol class="policy">
-      ${rules.map((rule, at) => html`<${Rule} key=${at} rule=${rule} first=${at === 0} onChange=${(/** @type {Partial<Rule>} */ fields) => replace(at, fields)} onUp=${() => up(at)} onRemove=${() => onChange(rules.toSpliced(at, 1))} />`)}
+      ${rules.map(
+        (rule, at) =>
+          html`<${Rule}
+            key=${at}
+            rule=${rule}
+            first=${at === 0}
+            onChange=${(/** @type {Partial<Rule>} */ fields) => replace(at, fields)}
+            onUp=${() => up(at)}
+            onRemove=${() => onChange(rules.toSpliced(at, 1))}
+          />`,
+      )}
     </ol>
     <button
       type="button"
@@ -42,7 +52,9 @@ function Rule({ rule, first, onChange, onUp, onRemove }) {
       value=${rule.action}
       onChange=${(event) => onChange({ action: /** @type {Rule['action']} */ (event.target.value) })}
     >
-      ${ACTIONS.map((action) => html`<option key=${action} value=${action}>${t(`assistant.action.${action}`)}</option>`)}
+      ${ACTIONS.map(
+        (action) => html`<option key=${action} value=${action}>${t(`assistant.action.${action}`)}</option>`,
+      )}
     </select>
     <input
       aria-label=${t('assistant.ruleTool')}

@@ -20,7 +20,12 @@ export function Registries({ registries = [], onChange }) {
   return html`<fieldset class="assistant-part">
     <legend>${t('registries.title')}</legend>
     <p class="muted">${t('registries.text')}</p>
-    ${permitted && html`<p class="muted">${permitted.length ? t('registries.permitted', { hosts: permitted.join(', ') }) : t('registries.noneOffered')}</p>`}
+    ${
+      permitted &&
+      html`<p class="muted">
+        ${permitted.length ? t('registries.permitted', { hosts: permitted.join(', ') }) : t('registries.noneOffered')}
+      </p>`
+    }
     <ul class="registries">
       ${registries.map(
         (one, at) =>

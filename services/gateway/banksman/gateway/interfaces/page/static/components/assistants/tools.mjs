@@ -29,12 +29,28 @@ export function ToolChoice({ tools, onChange }) {
       />
       ${t('assistant.toolsOn')}</label
     >
-    ${tools.enabled && html`<label class="check-row"><input type="checkbox" checked=${allowed === null} onChange=${(event) => onChange({ allowed_tools: event.target.checked ? null : names })} /> ${t('assistant.allTools')}</label>`}
+    ${
+      tools.enabled &&
+      html`<label class="check-row"
+        ><input
+          type="checkbox"
+          checked=${allowed === null}
+          onChange=${(event) => onChange({ allowed_tools: event.target.checked ? null : names })}
+        />
+        ${t('assistant.allTools')}</label
+      >`
+    }
     ${
       tools.enabled &&
       allowed !== null &&
       html`<div class="tool-choice">
-        ${names.map((name) => html`<label key=${name} class="check-row"><input type="checkbox" checked=${allowed.includes(name)} onChange=${() => toggle(name)} /> <code>${name}</code></label>`)}
+        ${names.map(
+          (name) =>
+            html`<label key=${name} class="check-row"
+              ><input type="checkbox" checked=${allowed.includes(name)} onChange=${() => toggle(name)} />
+              <code>${name}</code></label
+            >`,
+        )}
       </div>`
     }
     ${

@@ -126,9 +126,18 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
         value=${draft.trusted}
         onChange=${(/** @type {boolean} */ trusted) => change({ trusted })}
       />
-      ${server && !placeStays(draft, server) && html`<p class="notice warning" role="note">${t('mcp.placeChanges')}</p>`}
+      ${
+        server &&
+        !placeStays(draft, server) &&
+        html`<p class="notice warning" role="note">${t('mcp.placeChanges')}</p>`
+      }
       <${FormError} error=${error && !error.control && (error.outdated ? t('mcp.outdated') : error.text)}>
-        ${error?.outdated && html`<button type="button" class="link" onClick=${() => run(() => onReload?.())}>${t('assistant.reload')}</button>`}
+        ${
+          error?.outdated &&
+          html`<button type="button" class="link" onClick=${() => run(() => onReload?.())}>
+            ${t('assistant.reload')}
+          </button>`
+        }
       <//>
       <div class="dialog-actions">
         <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>

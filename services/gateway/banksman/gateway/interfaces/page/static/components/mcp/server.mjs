@@ -25,7 +25,12 @@ export function OneServer({ id, ended }) {
   >`;
   return html`<${Frame} title=${id} actions=${actions}>
     <${FormError} error=${error} />
-    ${ended && html`<p class="notice warning" role="note"><${Icon} name="warning" size=${15} /><span>${t('mcp.signInEnded')}</span></p>`}
+    ${
+      ended &&
+      html`<p class="notice warning" role="note">
+        <${Icon} name="warning" size=${15} /><span>${t('mcp.signInEnded')}</span>
+      </p>`
+    }
     ${!server && !error && html`<${Loading} />`}
     ${
       server &&
@@ -40,7 +45,14 @@ export function OneServer({ id, ended }) {
         <${Changes} server=${server} busy=${busy} onApprove=${() => act(() => approved(store.api, server))} />
         <${Approved} server=${server} />`
     }
-    ${dialog === 'change' && html`<${ChangedServer} server=${server} onChanged=${(/** @type {McpServer} */ changed) => act(async () => changed)} onClose=${close} />`}
+    ${
+      dialog === 'change' &&
+      html`<${ChangedServer}
+        server=${server}
+        onChanged=${(/** @type {McpServer} */ changed) => act(async () => changed)}
+        onClose=${close}
+      />`
+    }
     ${dialog === 'removal' && html`<${Removal} id=${id} onClose=${close} />`}
   <//>`;
 }
@@ -96,9 +108,10 @@ function Summary({ server, busy, onLook, onChange, onRemove }) {
   const { transport } = server;
   return html`<section class="mcp-summary" aria-label=${t('mcp.state')}>
     <p>
-      <${State}
-        server=${server}
-      />${' '}${server.found_at && html`<span class="muted">${t('mcp.found', { when: formatWhen(server.found_at) })}</span>`}
+      <${State} server=${server} />${' '}${
+        server.found_at &&
+        html`<span class="muted">${t('mcp.found', { when: formatWhen(server.found_at) })}</span>`
+      }
     </p>
     ${
       server.problem &&
@@ -112,7 +125,14 @@ function Summary({ server, busy, onLook, onChange, onRemove }) {
     <p>
       <code><${Exact} text=${placeOf(server)} /></code>
     </p>
-    ${transport.secrets.length > 0 && html`<p class="muted">${parts(`mcp.secrets.${transport.type}`, { names: html`<code>${transport.secrets.join(', ')}</code>` })}</p>`}
+    ${
+      transport.secrets.length > 0 &&
+      html`<p class="muted">
+        ${parts(`mcp.secrets.${transport.type}`, {
+          names: html`<code>${transport.secrets.join(', ')}</code>`,
+        })}
+      </p>`
+    }
     ${server.trusted && html`<p class="muted">${t('mcp.trusted')}</p>`}
     <p class="muted">${t('mcp.callTimeout', { duration: formatDuration(server.timeout_s * 1000) })}</p>
     <p class="muted">

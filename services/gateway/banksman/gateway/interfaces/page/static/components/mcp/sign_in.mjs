@@ -42,7 +42,10 @@ export function SignIn({ server, act }) {
         <button class=${signedIn ? 'button' : 'button primary'}>
           ${t(signedIn ? 'mcp.signInAgain' : 'login.submit')}
         </button>
-        ${signedIn && html`<button type="button" class="button" onClick=${end}>${t('sidebar.signOut')}</button>`}
+        ${
+          signedIn &&
+          html`<button type="button" class="button" onClick=${end}>${t('sidebar.signOut')}</button>`
+        }
       </div>
       <details>
         <summary>${t('mcp.ownClient')}</summary>

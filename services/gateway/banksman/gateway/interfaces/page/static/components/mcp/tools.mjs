@@ -20,7 +20,11 @@ export function Changes({ server, busy, onApprove }) {
       ${changes.map(
         (tool) =>
           html`<${Tool} key=${tool.name} tool=${tool} mark=${t(`mcp.tool.${kindOf(tool)}`)}>
-            ${tool.replaces && kindOf(tool) === 'changed' && html`<${Diff} path=${tool.tool} before=${textOf(tool.replaces)} after=${textOf(tool)} />`}
+            ${
+              tool.replaces &&
+              kindOf(tool) === 'changed' &&
+              html`<${Diff} path=${tool.tool} before=${textOf(tool.replaces)} after=${textOf(tool)} />`
+            }
           <//>`,
       )}
     </ul>
@@ -40,7 +44,12 @@ export function Approved(/** @type {{server: McpServer}} */ { server }) {
       ${server.tools.map(
         (tool) =>
           html`<${Tool} key=${tool.name} tool=${tool}>
-            ${reasons.has(tool.name) && html`<p class="form-error" role="alert">${t('mcp.refused', { reason: reasons.get(tool.name) })}</p>`}
+            ${
+              reasons.has(tool.name) &&
+              html`<p class="form-error" role="alert">
+                ${t('mcp.refused', { reason: reasons.get(tool.name) })}
+              </p>`
+            }
           <//>`,
       )}
       ${unusable.map(

@@ -41,7 +41,17 @@ export function DeadLetters({ pages }) {
       >
         ${t('operator.show')}
       </button>
-      ${letter.can_replay && html`<button type="button" class="link" aria-label=${t('operator.replayOf', { id: String(letter.id) })} onClick=${() => replay(letter)}>${t('operator.replay')}</button>`}
+      ${
+        letter.can_replay &&
+        html`<button
+          type="button"
+          class="link"
+          aria-label=${t('operator.replayOf', { id: String(letter.id) })}
+          onClick=${() => replay(letter)}
+        >
+          ${t('operator.replay')}
+        </button>`
+      }
     </span>`;
   const row = (/** @type {Letter} */ letter) => [
     formatWhen(letter.ts),
@@ -58,7 +68,14 @@ export function DeadLetters({ pages }) {
       more=${t('operator.moreDeadLetters')}
       empty=${t('operator.noDeadLetters')}
     />
-    ${shown && html`<${Letter} id=${shown} onDone=${() => (setShown(null), done(shown))} onClose=${() => setShown(null)} />`}`;
+    ${
+      shown &&
+      html`<${Letter}
+        id=${shown}
+        onDone=${() => (setShown(null), done(shown))}
+        onClose=${() => setShown(null)}
+      />`
+    }`;
 }
 
 /**
@@ -98,7 +115,17 @@ function Letter({ id, onDone, onClose }) {
               <button type="button" class="button" onClick=${() => setDiscarding(true)}>
                 ${t('app.discard')}
               </button>
-              ${letter.can_replay && html`<button type="button" class="button primary" disabled=${busy} onClick=${() => run(() => api.call('dead_letter.replay', { letter_id: id }).then(onDone))}>${t('operator.replay')}</button>`}
+              ${
+                letter.can_replay &&
+                html`<button
+                  type="button"
+                  class="button primary"
+                  disabled=${busy}
+                  onClick=${() => run(() => api.call('dead_letter.replay', { letter_id: id }).then(onDone))}
+                >
+                  ${t('operator.replay')}
+                </button>`
+              }
             </div>`)
       }
     </div>
@@ -114,7 +141,16 @@ function Content(/** @type {{letter: Replies['dead_letter.read']}} */ { letter }
     <p class="muted">
       <code>${letter.subject}</code> · ${formatWhen(letter.ts)} · ${formatBytes(letter.payload_bytes)}
     </p>
-    ${!letter.can_replay && html`<p class="notice info" role="note"><span>${parts('operator.replayByCommand', { command: html`<code>${`banksman dead replay ${letter.id}`}</code>` })}</span></p>`}
+    ${
+      !letter.can_replay &&
+      html`<p class="notice info" role="note">
+        <span
+          >${parts('operator.replayByCommand', {
+            command: html`<code>${`banksman dead replay ${letter.id}`}</code>`,
+          })}</span
+        >
+      </p>`
+    }
     ${headers && html`<${Field} label=${t('operator.headers')} text=${headers} />`}
     <${Field} label=${t('operator.content')} text=${readable(letter.payload)} />
     ${cut && html`<p class="muted">${t('operator.contentCut')}</p>`}`;

@@ -83,7 +83,13 @@ export function OpenRuns({ pages, tenant, onAll }) {
       more=${t('operator.moreRuns')}
       empty=${t('operator.noOpenRuns')}
     >
-      ${tenant && html`<p class="muted">${parts('operator.onlyOf', { tenant: html`<strong>${tenant}</strong>` })} <button type="button" class="link" onClick=${onAll}>${t('operator.ofAll')}</button></p>`}
+      ${
+        tenant &&
+        html`<p class="muted">
+          ${parts('operator.onlyOf', { tenant: html`<strong>${tenant}</strong>` })}
+          <button type="button" class="link" onClick=${onAll}>${t('operator.ofAll')}</button>
+        </p>`
+      }
     <//>
     ${chosen && html`<${Cancellation} run=${chosen} onDone=${done} onClose=${() => setChosen(null)} />`}`;
 }
@@ -113,7 +119,10 @@ function Cancellation({ run, onDone, onClose }) {
     onClose=${onClose}
   >
     <p>
-      ${parts('operator.cancelQuestion', { run: html`<code>${run.run_id}</code>`, tenant: html`<strong>${run.tenant}</strong>` })}
+      ${parts('operator.cancelQuestion', {
+        run: html`<code>${run.run_id}</code>`,
+        tenant: html`<strong>${run.tenant}</strong>`,
+      })}
     </p>
     <${TextField}
       label=${t('operator.reason')}

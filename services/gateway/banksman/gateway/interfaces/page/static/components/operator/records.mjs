@@ -30,7 +30,12 @@ export function Records({ title, columns, rows, keys, empty, children }) {
                 ${rows.map(
                   (row, at) =>
                     html`<tr role="row" key=${keys?.[at]}>
-                      ${row.map((cell, column) => html`<td role="cell" data-label=${names[column]}><div class="cell">${cell}</div></td>`)}
+                      ${row.map(
+                        (cell, column) =>
+                          html`<td role="cell" data-label=${names[column]}>
+                            <div class="cell">${cell}</div>
+                          </td>`,
+                      )}
                     </tr>`,
                 )}
               </tbody>

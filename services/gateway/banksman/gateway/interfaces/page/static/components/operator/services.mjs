@@ -52,7 +52,10 @@ function Readiness(/** @type {{process: Replies['operator.services']['processes'
 /** The version of a process, and the time of its start. @param {{process: Replies['operator.services']['processes'][number]}} properties */
 function Begun({ process }) {
   return html`${`${process.version ?? ''} `}
-  ${process.started_at && html`<span class="muted">${t('operator.since', { when: formatWhen(process.started_at) })}</span>`}`;
+  ${
+    process.started_at &&
+    html`<span class="muted">${t('operator.since', { when: formatWhen(process.started_at) })}</span>`
+  }`;
 }
 
 /** The NATS servers and their storage. @param {{nats: Replies['operator.services']['nats']}} properties */
@@ -77,7 +80,10 @@ export function NatsServers({ nats }) {
       rows=${rows}
       empty=""
     />
-    ${(nats.problem || used) && html`<p class="muted">${nats.problem ? reasonOf('operator.check.nats', nats.problem) : used}</p>`}`;
+    ${
+      (nats.problem || used) &&
+      html`<p class="muted">${nats.problem ? reasonOf('operator.check.nats', nats.problem) : used}</p>`
+    }`;
 }
 
 export function Runners(/** @type {{runners: Replies['operator.overview']['runners']}} */ { runners }) {
@@ -89,8 +95,10 @@ export function Runners(/** @type {{runners: Replies['operator.overview']['runne
       : formatNumber(runner.load),
     html`<${Begun} process=${runner} />`,
     runner.serving
-      ? html`<span class="status done">${t('operator.serving')}</span
-          >${runner.warning && html`<p class="reason">${reasonOf('operator.check.workspaces', runner.warning)}</p>`}`
+      ? html`<span class="status done">${t('operator.serving')}</span>${
+            runner.warning &&
+            html`<p class="reason">${reasonOf('operator.check.workspaces', runner.warning)}</p>`
+          }`
       : html`<span class="status failed"
           >${runner.problem ? problemOf(runner) : t('operator.notServing')}</span
         >`,

@@ -83,7 +83,9 @@ function Runs({ tenant, runs, onShow }) {
 function Consumed({ window }) {
   const tokens = window.input_tokens + window.output_tokens;
   return html`<div>
-      ${parts('operator.tokens', { used: html`<${Used} used=${tokens} limit=${window.max_tokens} format=${formatNumber} />` })}
+      ${parts('operator.tokens', {
+        used: html`<${Used} used=${tokens} limit=${window.max_tokens} format=${formatNumber} />`,
+      })}
     </div>
     <div><${Used} used=${window.cost_usd} limit=${window.max_cost_usd} format=${formatCost} /></div>`;
 }

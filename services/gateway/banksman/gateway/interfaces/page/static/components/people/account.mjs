@@ -18,7 +18,10 @@ export function Account({ provider, rights }) {
   return html`${roles && html`<${Needs} provider=${provider} roles=${roles} claims=${claims} />`}
     ${!roles && rights.length > 0 && html`<${NoRole} provider=${provider} />`}
     <div class="dialog-actions">
-      ${roles && html`<${CopyButton} text=${messageOf(provider, claims ?? [])} label=${t('people.copyInvitation')} />`}
+      ${
+        roles &&
+        html`<${CopyButton} text=${messageOf(provider, claims ?? [])} label=${t('people.copyInvitation')} />`
+      }
       <button class="button primary">${t('people.done')}</button>
     </div>`;
 }
@@ -26,10 +29,15 @@ export function Account({ provider, rights }) {
 /** @param {{provider: Provider, roles: string[], claims: Claim[]}} properties */
 function Needs({ provider, roles, claims }) {
   const name = providerName(provider);
-  return html`${!roles.length && html`<p>${t('people.noRoleNeeded', { provider: name, claim: provider.rights_claim })}</p>`}
+  return html`${
+      !roles.length &&
+      html`<p>${t('people.noRoleNeeded', { provider: name, claim: provider.rights_claim })}</p>`
+    }
     ${claims.length > 0 && html`<p>${t('people.accountNeeds', { provider: name })}</p>`}
-    ${claims.map(({ kind, value, claim }) => html`<${Line} key=${kind + value} label=${t(`people.needs.${kind}`, { claim })} text=${value} />`)}
-    <${Address} />`;
+    ${claims.map(
+      ({ kind, value, claim }) =>
+        html`<${Line} key=${kind + value} label=${t(`people.needs.${kind}`, { claim })} text=${value} />`,
+    )} <${Address} />`;
 }
 
 function NoRole(/** @type {{provider: Provider}} */ { provider }) {
@@ -37,7 +45,10 @@ function NoRole(/** @type {{provider: Provider}} */ { provider }) {
       ${t('people.noRole', { provider: providerName(provider) })}
     </p>
     <ul>
-      ${provider.roles.map(({ value, rights }) => html`<li><code>${value}</code>: ${listed(rights.map((right) => t(`right.${right}`)))}</li>`)}
+      ${provider.roles.map(
+        ({ value, rights }) =>
+          html`<li><code>${value}</code>: ${listed(rights.map((right) => t(`right.${right}`)))}</li>`,
+      )}
     </ul>`;
 }
 

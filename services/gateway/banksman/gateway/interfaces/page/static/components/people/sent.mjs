@@ -15,7 +15,12 @@ export function Address() {
 
 /** A note where only this computer can open the page. */
 export function Reachable() {
-  return html`${LOOPBACK.test(location.hostname) && html`<p class="notice info" role="note"><span>${parts('people.loopback', { command: html`<code>BANKSMAN_GATEWAY__HOST</code>` })}</span></p>`}`;
+  return html`${
+    LOOPBACK.test(location.hostname) &&
+    html`<p class="notice info" role="note">
+      <span>${parts('people.loopback', { command: html`<code>BANKSMAN_GATEWAY__HOST</code>` })}</span>
+    </p>`
+  }`;
 }
 
 export function Line(/** @type {{label: string, text: string}} */ { label, text }) {

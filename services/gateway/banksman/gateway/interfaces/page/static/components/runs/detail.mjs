@@ -26,7 +26,9 @@ export function StepDetail({ runId, stepId, version }) {
   >
     <header class="panel-head">
       <h2 tabindex="-1" ref=${heading}>${read ? nameOf(read.step) : t('app.loading')}</h2>
-      ${read && html`<${CopyButton} text=${() => JSON.stringify(read, null, 2)} label=${t('run.copyJson')} />`}
+      ${
+        read && html`<${CopyButton} text=${() => JSON.stringify(read, null, 2)} label=${t('run.copyJson')} />`
+      }
       <${IconButton} name="close" label=${t('app.close')} onClick=${close} />
     </header>
     <${FormError} error=${error} />
@@ -43,7 +45,11 @@ function Content({ detail: { step, request, result } }) {
     ${
       request &&
       html`<h3>${t('run.request')}</h3>
-        ${step.kind === 'model' ? html`<${ModelRequest} request=${request} />` : html`<${Fields} value=${request} />`}`
+        ${
+          step.kind === 'model'
+            ? html`<${ModelRequest} request=${request} />`
+            : html`<${Fields} value=${request} />`
+        }`
     }
     ${
       result &&
@@ -65,11 +71,21 @@ function ModelRequest(/** @type {{request: Requested}} */ { request }) {
         <${Pre} text=${system}
       /><//>`
     }
-    ${tools.length > 0 && html`<${Folded} title=${t('run.tools', { count: tools.length })}>${tools.map((tool) => html`<${Folded} key=${tool.name} title=${tool.name}><${Pre} text=${json(tool)} /><//>`)}<//>`}
+    ${
+      tools.length > 0 &&
+      html`<${Folded} title=${t('run.tools', { count: tools.length })}
+        >${tools.map(
+          (tool) => html`<${Folded} key=${tool.name} title=${tool.name}><${Pre} text=${json(tool)} /><//>`,
+        )}<//
+      >`
+    }
     ${options_ && html`<${Folded} title=${t('run.options')}><${Pre} text=${json(options)} /><//>`}
     <${Folded} title=${t('run.messages', { count: messages.length })} open>
       <ol class="step-messages">
-        ${messages.map((message, at) => html`<${Message} key=${at} message=${message} last=${at === messages.length - 1} />`)}
+        ${messages.map(
+          (message, at) =>
+            html`<${Message} key=${at} message=${message} last=${at === messages.length - 1} />`,
+        )}
       </ol>
     <//>`;
 }
@@ -103,7 +119,11 @@ function Fields({ value }) {
         html`<div key=${name}>
           <dt>${name}</dt>
           <dd>
-            ${typeof one === 'object' || String(one).includes('\n') || String(one).length > 80 ? html`<${Pre} text=${typeof one === 'string' ? one : json(one)} />` : String(one)}
+            ${
+              typeof one === 'object' || String(one).includes('\n') || String(one).length > 80
+                ? html`<${Pre} text=${typeof one === 'string' ? one : json(one)} />`
+                : String(one)
+            }
           </dd>
         </div>`,
     )}

@@ -35,7 +35,10 @@ export function Calendar({ coming, names, onChoose }) {
             </ol>`
         : html`<p class="muted">${t('schedule.comingNone')}</p>`
     }
-    ${crowded.length > 0 && html`<p class="muted">${t('schedule.comingMore', { names: crowded.join(', ') })}</p>`}
+    ${
+      crowded.length > 0 &&
+      html`<p class="muted">${t('schedule.comingMore', { names: crowded.join(', ') })}</p>`
+    }
   </section>`;
 }
 

@@ -109,7 +109,12 @@ function InWords({ times, onChange }) {
       onChange=${read}
       placeholder=${t('schedule.wordsExample')}
     />
-    ${text.trim() && html`<p class="muted schedule-words" role="status">${cron ? t('schedule.understood', { times: describeCron(cron), cron }) : t('schedule.notUnderstood')}</p>`}`;
+    ${
+      text.trim() &&
+      html`<p class="muted schedule-words" role="status">
+        ${cron ? t('schedule.understood', { times: describeCron(cron), cron }) : t('schedule.notUnderstood')}
+      </p>`
+    }`;
 }
 
 function initialTimes() {

@@ -75,7 +75,12 @@ export function WorkflowBuilder({ stored, onStored }) {
     <${FormError} error=${error} />
     <div class="builder-actions">
       <button class="button primary" disabled=${busy || !draft.steps.length}>${t('app.save')}</button>
-      ${draft.name && html`<button type="button" class="button danger" disabled=${busy} onClick=${() => setDeleting(true)}>${t('builder.delete')}</button>`}
+      ${
+        draft.name &&
+        html`<button type="button" class="button danger" disabled=${busy} onClick=${() => setDeleting(true)}>
+          ${t('builder.delete')}
+        </button>`
+      }
       ${!draft.steps.length && html`<span class="muted">${t('builder.noSteps')}</span>`}
     </div>
     ${

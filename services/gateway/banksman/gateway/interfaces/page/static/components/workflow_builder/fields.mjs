@@ -56,7 +56,15 @@ export function Fields({ fields, onChange }) {
               />
               ${t('builder.required')}</label
             >
-            ${at > 0 && html`<${IconButton} name="up" label=${t('builder.up')} size=${16} onClick=${() => onChange(moved(fields, at, -1))} />`}
+            ${
+              at > 0 &&
+              html`<${IconButton}
+                name="up"
+                label=${t('builder.up')}
+                size=${16}
+                onClick=${() => onChange(moved(fields, at, -1))}
+              />`
+            }
             <${IconButton}
               name="trash"
               label=${t('builder.removeField')}

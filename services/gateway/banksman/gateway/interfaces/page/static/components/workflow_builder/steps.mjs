@@ -31,7 +31,15 @@ export function Steps({ draft, tools, onChange }) {
               >
               <code>${step.name}</code>
               <span class="builder-actions">
-                ${at > 0 && html`<${IconButton} name="up" label=${t('builder.stepUp', { name: step.name })} size=${16} onClick=${() => onChange(moved(steps, at, -1))} />`}
+                ${
+                  at > 0 &&
+                  html`<${IconButton}
+                    name="up"
+                    label=${t('builder.stepUp', { name: step.name })}
+                    size=${16}
+                    onClick=${() => onChange(moved(steps, at, -1))}
+                  />`
+                }
                 <${IconButton}
                   name="trash"
                   label=${t('builder.removeStep', { name: step.name })}
@@ -50,7 +58,17 @@ export function Steps({ draft, tools, onChange }) {
       )}
     </ol>
     <div class="builder-add">
-      ${Object.keys(NEW_STEPS).map((type) => html`<button key=${type} type="button" class="button small" onClick=${() => onChange(withStep(steps, type))}><${Icon} name=${ICONS[type]} size=${15} />${known(`builder.add.${type}`, type)}</button>`)}
+      ${Object.keys(NEW_STEPS).map(
+        (type) =>
+          html`<button
+            key=${type}
+            type="button"
+            class="button small"
+            onClick=${() => onChange(withStep(steps, type))}
+          >
+            <${Icon} name=${ICONS[type]} size=${15} />${known(`builder.add.${type}`, type)}
+          </button>`,
+      )}
     </div>
   </fieldset>`;
 }
@@ -105,7 +123,17 @@ function ToolStep({ step, tools, references, onChange }) {
       options=${[['', t('form.choose')], ...[...offered].map((name) => [name, name])]}
       required
     />
-    ${names.map((name) => html`<${Text} key=${name} label=${name} value=${written(step.arguments[name])} optional=${!needed.has(name)} references=${references} onChange=${(/** @type {string} */ value) => set(name, read(value, properties[name]))} />`)}`;
+    ${names.map(
+      (name) =>
+        html`<${Text}
+          key=${name}
+          label=${name}
+          value=${written(step.arguments[name])}
+          optional=${!needed.has(name)}
+          references=${references}
+          onChange=${(/** @type {string} */ value) => set(name, read(value, properties[name]))}
+        />`,
+    )}`;
 }
 
 const written = (/** @type {unknown} */ value) =>
@@ -152,7 +180,12 @@ export function Text({ label, value, references, onChange, optional = false }) {
     ${
       references.length > 0 &&
       html`<div class="builder-references" role="group" aria-label=${t('builder.insert')}>
-        ${references.map((one) => html`<button key=${one} type="button" class="chip" onClick=${() => insert(one)}>${one.slice(2, -2)}</button>`)}
+        ${references.map(
+          (one) =>
+            html`<button key=${one} type="button" class="chip" onClick=${() => insert(one)}>
+              ${one.slice(2, -2)}
+            </button>`,
+        )}
       </div>`
     }
   </div>`;

@@ -46,7 +46,15 @@ function Change({ id, change: { path, change, since, before } }) {
         >${t(`timeline.change.${change}`)}</span
       ><code>${path}</code>
     </summary>
-    ${open && html`<${Compared} path=${path} change=${change} before=${before} shown=${error ? { note: error } : shown} />`}
+    ${
+      open &&
+      html`<${Compared}
+        path=${path}
+        change=${change}
+        before=${before}
+        shown=${error ? { note: error } : shown}
+      />`
+    }
   </details>`;
 }
 

@@ -126,7 +126,11 @@ function Editor({ id, file, before, onClose }) {
   return html`<div class="file-editor" onKeyDown=${onKeyDown}>
     <div class="file-editor-text">
       <pre ref=${colours} aria-hidden="true">
-${markup === null ? html`<code>${text}${'\n'}</code>` : html`<code class="hljs" dangerouslySetInnerHTML=${{ __html: markup }} />`}</pre>
+${
+          markup === null
+            ? html`<code>${text}${'\n'}</code>`
+            : html`<code class="hljs" dangerouslySetInnerHTML=${{ __html: markup }} />`
+        }</pre>
       <textarea
         aria-label=${t('files.editing', { path: file.path })}
         spellcheck=${false}

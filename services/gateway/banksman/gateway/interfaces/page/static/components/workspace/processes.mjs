@@ -30,7 +30,12 @@ export function Processes({ id }) {
       items &&
       items.length > 0 &&
       html`<ul class="file-changes" aria-label=${t('processes.label')}>
-        ${items.toReversed().map((one) => html`<li key=${one.id}><${Process} id=${id} process=${one} onStop=${() => stop(one)} /></li>`)}
+        ${items
+          .toReversed()
+          .map(
+            (one) =>
+              html`<li key=${one.id}><${Process} id=${id} process=${one} onStop=${() => stop(one)} /></li>`,
+          )}
       </ul>`
     }`;
 }
@@ -48,7 +53,10 @@ function Process({ id, process, onStop }) {
       ${open && html`<${Output} id=${id} process=${process} />`}
     </details>
     <p class="tool-facts">
-      ${process.started_at && html`<span>${t('processes.since', { time: formatMoment(process.started_at) })}</span>`}
+      ${
+        process.started_at &&
+        html`<span>${t('processes.since', { time: formatMoment(process.started_at) })}</span>`
+      }
       ${process.session && html`<span>${t('processes.session', { name: process.session })}</span>`}
       ${process.reason && html`<span><${Exact} text=${process.reason} /></span>`}
       ${process.run_id && html`<a href=${addressOf('runs', process.run_id)}>${t('processes.run')}</a>`}

@@ -44,7 +44,16 @@ export function Terminal() {
       aria-label=${t('terminal.label')}
     >
       ${!commands.length && html`<p class="empty">${t('terminal.empty')}</p>`}
-      ${commands.map(({ run: { id }, call, output }) => html`<${Command} key=${call.id} runId=${id} call=${call} output=${output} late=${late.has(call.id)} />`)}
+      ${commands.map(
+        ({ run: { id }, call, output }) =>
+          html`<${Command}
+            key=${call.id}
+            runId=${id}
+            call=${call}
+            output=${output}
+            late=${late.has(call.id)}
+          />`,
+      )}
     </div>
     ${
       run &&
@@ -79,9 +88,23 @@ const Command = memo(function Command(/** @type {CommandProperties} */ { runId, 
     ><span aria-hidden="true">$ </span><${Exact} text=${cutLines(String(call.arguments.command ?? ''))} /></pre>
     ${late && call.status === 'running' && html`<p class="muted">${t('terminal.earlier')}</p>`}
     ${(whole ?? output) && html`<pre><${Exact} text=${cutLines(whole ?? output)} /></pre>`}
-    ${call.result?.truncated && call.result.output_ref && whole === null && html`<button type="button" class="link" onClick=${read}>${t('terminal.whole')}</button>`}
-    ${code !== null && code !== undefined && code !== 0 && html`<p class="terminal-code">${t('tool.exitCode', { code })}</p>`}
-    ${call.status === 'running' && output.length >= LIVE_OUTPUT_CHARACTERS && html`<p class="muted">${t('terminal.later')}</p>`}
+    ${
+      call.result?.truncated &&
+      call.result.output_ref &&
+      whole === null &&
+      html`<button type="button" class="link" onClick=${read}>${t('terminal.whole')}</button>`
+    }
+    ${
+      code !== null &&
+      code !== undefined &&
+      code !== 0 &&
+      html`<p class="terminal-code">${t('tool.exitCode', { code })}</p>`
+    }
+    ${
+      call.status === 'running' &&
+      output.length >= LIVE_OUTPUT_CHARACTERS &&
+      html`<p class="muted">${t('terminal.later')}</p>`
+    }
     ${call.status === 'running' && html`<span class="spinner" />`}
   </div>`;
 });
