@@ -111,9 +111,19 @@ function StoredImage({ path }) {
   return file && html`<${Thumbnail} file=${file} name=${path} />`;
 }
 
+/** A button that names a file, and opens the files. @param {Record<string, unknown>} properties */
+export function FileChip({ class: name = '', ...rest }) {
+  const { panel } = useStore().navigation;
+  return html`<button
+    type="button"
+    class=${`chip ${name}`}
+    onClick=${() => (panel.value = 'files')}
+    ...${rest}
+  />`;
+}
+
 /** The content of a message of the user: text, images and files. @param {{content: Content}} properties */
 export function MessageContent({ content }) {
-  const { navigation } = useStore();
   if (typeof content === 'string') return html`<div class="bubble" dir="auto">${cutLines(content)}</div>`;
   const text = writtenText(content);
   const images = content
@@ -137,12 +147,7 @@ export function MessageContent({ content }) {
   ${
     files.length > 0 &&
     html`<p class="changed">
-      ${files.map(
-        (part) =>
-          html`<button type="button" class="chip" onClick=${() => (navigation.panel.value = 'files')}>
-            <${Icon} name="file" size=${14} />${part.path}
-          </button>`,
-      )}
+      ${files.map((part) => html`<${FileChip}><${Icon} name="file" size=${14} />${part.path}<//>`)}
     </p>`
   }`;
 }

@@ -5,8 +5,8 @@ import { useState } from 'preact/hooks';
 import { costOf } from '../events.mjs';
 import { t } from '../strings.mjs';
 import { formatCost } from '../text.mjs';
-import { ConversationDialog, menuOf, openSidebar } from './sidebar.mjs';
-import { Icon, IconButton, Menu, html, useStore } from './ui.mjs';
+import { ConversationDialog, menuOf } from './sidebar.mjs';
+import { Icon, ListButton, Menu, html, useStore } from './ui.mjs';
 
 export function Header() {
   const store = useStore();
@@ -18,12 +18,7 @@ export function Header() {
     (item) => item.conversation_id === conversation?.id,
   );
   return html`<header class="header">
-    <${IconButton}
-      name="menu"
-      label=${t('sidebar.label')}
-      class="icon-button narrow-only"
-      onClick=${() => openSidebar(store)}
-    />
+    <${ListButton} />
     <div class="header-title">
       <h1>${title}</h1>
       ${

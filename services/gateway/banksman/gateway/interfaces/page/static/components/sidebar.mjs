@@ -147,12 +147,6 @@ function listItems(store) {
   ];
 }
 
-/** Show the list on a narrow page. @param {Store} store */
-export function openSidebar(store) {
-  store.navigation.sidebar.value = true;
-  requestAnimationFrame(() => document.querySelector('.sidebar .new')?.focus());
-}
-
 function newConversation(/** @type {Store} */ store) {
   store.navigation.open(null);
   store.navigation.sidebar.value = false;

@@ -68,6 +68,31 @@ export function AddButton({ label, onClick }) {
   </button>`;
 }
 
+/** A button that looks like a link. @param {Record<string, unknown>} properties */
+export const LinkButton = ({ class: name = '', ...rest }) =>
+  html`<button type="button" class=${`link ${name}`} ...${rest} />`;
+
+/** @param {Record<string, unknown>} properties */
+export const SmallButton = ({ class: name = '', ...rest }) =>
+  html`<button type="button" class=${`button small ${name}`} ...${rest} />`;
+
+/** On a narrow page, the button that shows the list of conversations. */
+export function ListButton() {
+  const { sidebar } = useStore().navigation;
+  const show = () => {
+    sidebar.value = true;
+    requestAnimationFrame(() =>
+      /** @type {HTMLElement | null} */ (document.querySelector('.sidebar .new'))?.focus(),
+    );
+  };
+  return html`<${IconButton}
+    name="menu"
+    label=${t('sidebar.label')}
+    class="icon-button narrow-only"
+    onClick=${show}
+  />`;
+}
+
 export function CopyButton(
   /** @type {{text: string | (() => string), label?: string}} */ { text, label = t('app.copy') },
 ) {

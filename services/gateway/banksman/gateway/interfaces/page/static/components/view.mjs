@@ -5,8 +5,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { VIEWS, addressOf, tabsOf } from '../router.mjs';
 import { t } from '../strings.mjs';
 import { ConnectionBanner } from './notices.mjs';
-import { openSidebar } from './sidebar.mjs';
-import { IconButton, Loading, html, useStore } from './ui.mjs';
+import { ListButton, Loading, html, useStore } from './ui.mjs';
 
 const loaded = new Map();
 
@@ -49,18 +48,12 @@ export function LazyView({ name, path }) {
  * @param {{title: string, actions?: Shown, children: Shown}} properties
  */
 export function Frame({ title, actions, children }) {
-  const store = useStore();
   const heading = useRef(/** @type {HTMLElement | null} */ (null));
   useEffect(() => {
     heading.current?.focus({ preventScroll: true });
   }, [title]);
   return html`<header class="header">
-      <${IconButton}
-        name="menu"
-        label=${t('sidebar.label')}
-        class="icon-button narrow-only"
-        onClick=${() => openSidebar(store)}
-      />
+      <${ListButton} />
       <h1 id="title" tabindex="-1" ref=${heading}>${title}</h1>
       <div class="header-actions">${actions}</div>
     </header>

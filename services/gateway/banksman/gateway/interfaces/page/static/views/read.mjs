@@ -1,7 +1,7 @@
 /** A read-only conversation, for every user of the tenant who has the link and may read its conversations. */
 
 import { pathOf } from '../branches.mjs';
-import { Between, Run } from '../components/timeline.mjs';
+import { Between, Run } from '../components/run.mjs';
 import { Frame } from '../components/view.mjs';
 import { Loading, html, useStore } from '../components/ui.mjs';
 import { t } from '../strings.mjs';

@@ -7,7 +7,8 @@ import { LIVE_OUTPUT_CHARACTERS } from '../../run_events.mjs';
 import { t } from '../../strings.mjs';
 import { cutLines } from '../../text.mjs';
 import { commandsOf } from '../../workspace.mjs';
-import { Exact, Icon, html, memo, useStore } from '../ui.mjs';
+import { StopButton } from '../outcome.mjs';
+import { Exact, html, memo, useStore } from '../ui.mjs';
 
 const NEAR_END_PX = 40;
 /** Maximum shown characters of one output; a longer output is offered as a download. */
@@ -55,19 +56,7 @@ export function Terminal() {
           />`,
       )}
     </div>
-    ${
-      run &&
-      html`<div class="dialog-actions">
-        <button
-          type="button"
-          class="button small stop"
-          disabled=${run.cancelling}
-          onClick=${() => store.runs.cancel(run.id)}
-        >
-          <${Icon} name="stop" size=${14} />${t(run.cancelling ? 'timeline.stopping' : 'timeline.stop')}
-        </button>
-      </div>`
-    }
+    ${run && html`<div class="dialog-actions"><${StopButton} run=${run} /></div>`}
   </div>`;
 }
 
