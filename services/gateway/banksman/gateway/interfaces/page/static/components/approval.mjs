@@ -9,16 +9,21 @@ import { formatDuration } from '../text.mjs';
 import { Call } from './approval/call.mjs';
 import { leaveOnEscape, useCardKeys } from './approval/keys.mjs';
 import { EVERYONE, First, Scope } from './approval/scope.mjs';
-import { Exact, Icon, html, memo, useStore } from './ui.mjs';
+import { Exact, Icon, LinkButton, html, memo, useStore } from './ui.mjs';
 
-export const ApprovalCard = memo(function ApprovalCard({ approval }) {
+/** @typedef {import('../decisions.mjs').Draft} Draft */
+
+export const ApprovalCard = memo(function ApprovalCard(
+  /** @type {{approval: Approval | Waiting}} */ { approval },
+) {
   return approval.resolved
-    ? html`<${Resolved} approval=${approval} />`
+    ? html`<${Resolved} items=${approval.items} resolved=${approval.resolved} />`
     : html`<${Pending} approval=${approval} />`;
 });
 
-function Resolved(/** @type {{approval: Approval | Waiting}} */ { approval }) {
-  const { outcome, by, decisions = [], remember, first_by: firstBy } = approval.resolved;
+/** @param {{items: ApprovalItem[], resolved: NonNullable<Asked['resolved']>}} properties */
+function Resolved({ items, resolved }) {
+  const { outcome, by, decisions = [], remember, first_by: firstBy } = resolved;
   const byCall = new Map(decisions.map((decision) => [decision.tool_call_id, decision]));
   return html`<section
     class=${`approval resolved ${outcome}`}
@@ -31,24 +36,24 @@ function Resolved(/** @type {{approval: Approval | Waiting}} */ { approval }) {
         size=${16}
       />
       <strong>${known(`approval.outcome.${outcome}`, outcome)}</strong>
-      <span
-        >${by && t('approval.by', { user: by })}${firstBy && t('approval.firstBy', { user: firstBy })}${remember && known(`approval.remembered.${remember}`, '')}</span
-      >
+      <span>
+        ${by && t('approval.by', { user: by })} ${firstBy && t('approval.firstBy', { user: firstBy })}
+        ${remember && known(`approval.remembered.${remember}`, '')}
+      </span>
     </p>
     <ul class="approval-trace">
-      ${approval.items.map(
-        (item) => html`<${Trace} item=${item} decision=${byCall.get(item.tool_call_id)} />`,
-      )}
+      ${items.map((item) => html`<${Trace} item=${item} decision=${byCall.get(item.tool_call_id)} />`)}
     </ul>
   </section>`;
 }
 
-function Trace(/** @type {{item: ApprovalItem, decision: Decision}} */ { item, decision }) {
+/** @param {{item: ApprovalItem, decision?: NonNullable<NonNullable<Asked['resolved']>['decisions']>[number]}} properties */
+function Trace({ item, decision }) {
   const shown = decision?.arguments ?? item.arguments;
   return html`<li class=${decision?.decision ?? ''}>
     <span class="tool-name"><${Exact} text=${item.name} /></span>
-    <code><${Exact} text=${shown.command ?? shown.path ?? shown.url ?? JSON.stringify(shown)} /></code>${' '}
-    ${decision?.arguments && html`<em>${t('approval.edited')}</em>`}
+    <code><${Exact} text=${String(shown.command ?? shown.path ?? shown.url ?? JSON.stringify(shown))} /></code
+    >${' '} ${decision?.arguments && html`<em>${t('approval.edited')}</em>`}
     ${decision?.reason && html`<q><${Exact} text=${decision.reason} /></q>`}
   </li>`;
 }
@@ -56,13 +61,13 @@ function Trace(/** @type {{item: ApprovalItem, decision: Decision}} */ { item, d
 function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
   const { inbox, session } = useStore();
   const card = useRef(/** @type {HTMLElement | null} */ (null));
-  const [choices, setChoices] = useState({});
-  const [edits, setEdits] = useState({});
+  const [choices, setChoices] = useState(/** @type {Record<string, Decision>} */ ({}));
+  const [edits, setEdits] = useState(/** @type {Record<string, Edit>} */ ({}));
   const [remember, setRemember] = useState('');
   const [reason, setReason] = useState(/** @type {string | null} */ (null));
   const [sending, setSending] = useState(false);
   const [error, setError] = useState(/** @type {string | null} */ (null));
-  const [refused, setRefused] = useState(null);
+  const [refused, setRefused] = useState(/** @type {Asked | null} */ (null));
   // The request as it is now: the first of two users may have changed what will run.
   const sent = refused ?? inbox.state.value.items.find((one) => one.id === approval.id) ?? approval;
   const { first, terms } = sent;
@@ -70,11 +75,13 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
   const items = sent.items.map((item) => (item.exact ? { ...item, editable: false } : item));
   const waitsForOthers = first?.by === session.welcome.value?.user;
   const invalid = items.some((item) => edits[item.tool_call_id]?.problem);
-  const chosen = (decision) => items.filter((item) => choices[item.tool_call_id] === decision);
+  const chosen = (/** @type {Decision} */ decision) =>
+    items.filter((item) => choices[item.tool_call_id] === decision);
   const undecided = items.length - chosen('approve').length - chosen('reject').length;
   const several = undecided < items.length;
   const rejections = sent.on_reject === 'feedback' ? ['feedback', 'abort'] : ['abort', 'feedback'];
 
+  /** @param {(item: ApprovalItem) => Decision} decisionOf @param {string} [onReject] */
   const submit = async (decisionOf, onReject) => {
     if (sending || invalid) return;
     const said = first ? { edits: {}, remember: '' } : { edits, remember };
@@ -87,23 +94,20 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
         await inbox.addRule(items[0], decisionOf(items[0]));
       if (ack.outcome === AWAITING_SECOND) setSending(false);
     } catch (failure) {
-      const current = failure.details?.approval;
+      const current = /** @type {{details?: {approval?: Asked}}} */ (failure).details?.approval;
       if (current) setRefused(current);
       setError(current ? t('approval.contentChanged') : withoutPattern(explain(failure)));
       setSending(false);
     }
   };
   const approveAll = () => waitsForOthers || submit(() => 'approve');
-  const reject = (onReject) =>
+  const reject = (/** @type {string} */ onReject) =>
     submit(several ? (item) => choices[item.tool_call_id] : () => 'reject', onReject);
-  const toggleEdit = (item) => first || setEdits(toggled(edits, item));
+  const toggleEdit = (/** @type {ApprovalItem} */ item) => first || setEdits(toggled(edits, item));
   const editFocused = () => {
-    const id = document.activeElement?.closest?.('[data-call]')?.dataset.call;
-    toggleEdit(
-      items.find((item) => item.tool_call_id === id && item.editable !== false) ??
-        items.find((item) => item.editable !== false) ??
-        items[0],
-    );
+    const id = document.activeElement?.closest('[data-call]')?.getAttribute('data-call');
+    const editable = items.filter((item) => item.editable !== false);
+    toggleEdit(editable.find((item) => item.tool_call_id === id) ?? editable[0] ?? items[0]);
   };
   useCardKeys(card, { a: approveAll, r: () => several || reject(rejections[0]), e: editFocused });
 
@@ -132,10 +136,10 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
               item=${first ? { ...item, editable: false } : item}
               single=${items.length === 1}
               choice=${choices[item.tool_call_id]}
-              onChoice=${(choice) => setChoices({ ...choices, [item.tool_call_id]: choice })}
+              onChoice=${(/** @type {Decision} */ choice) => setChoices({ ...choices, [item.tool_call_id]: choice })}
               edit=${first ? undefined : edits[item.tool_call_id]}
               onToggleEdit=${() => toggleEdit(item)}
-              onEdit=${(draft) => setEdits({ ...edits, [item.tool_call_id]: readEdit(item, draft) })}
+              onEdit=${(/** @type {Draft} */ draft) => setEdits({ ...edits, [item.tool_call_id]: readEdit(item, draft) })}
             />`,
         )}
       </ol>
@@ -163,9 +167,7 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
         }
         ${
           reason === null &&
-          html`<button type="button" class="link" onClick=${() => setReason('')}>
-            ${t('approval.addReason')}
-          </button>`
+          html`<${LinkButton} onClick=${() => setReason('')}>${t('approval.addReason')}<//>`
         }
       </div>
     </div>
@@ -192,7 +194,11 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
           disabled=${sending || invalid || undecided > 0}
           onClick=${() => submit(() => 'approve')}
         >
-          ${undecided > 0 ? t('approval.undecided', { count: undecided }) : t('approval.approveAll', { count: items.length })}
+          ${
+            undecided > 0
+              ? t('approval.undecided', { count: undecided })
+              : t('approval.approveAll', { count: items.length })
+          }
         </button>`
       }
       ${
@@ -207,7 +213,8 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
               onClick=${() => reject(onReject)}
             >
               <strong
-                >${t(`approval.reject.${onReject}`)} ${at === 0 && !several && html`<kbd>R</kbd>`}</strong
+                >${t(/** @type {Key} */ (`approval.reject.${onReject}`))}
+                ${at === 0 && !several && html`<kbd>R</kbd>`}</strong
               >
               <small>${consequence(onReject, items, chosen('approve'))}</small>
             </button>`,
@@ -220,17 +227,19 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
 /**
  * What a rejection means for the run and for the calls of the request.
  *
+ * @param {string} onReject `feedback` or `abort`
  * @param {ApprovalItem[]} items
- * @param {Asked['on_reject']} onReject
- * @param {number} approved
+ * @param {ApprovalItem[]} approved
  */
 function consequence(onReject, items, approved) {
   const runs = onReject === 'feedback' ? approved : items;
   const calls = [...new Set(runs.map((item) => item.name))].join(', ');
-  return calls ? t(`approval.then.${onReject}`, { calls }) : t('approval.then.continues');
+  return calls
+    ? t(/** @type {Key} */ (`approval.then.${onReject}`), { calls })
+    : t('approval.then.continues');
 }
 
-const asEdited = (/** @type {ApprovalItem} */ item, /** @type {Edit} */ edit) =>
+const asEdited = (/** @type {ApprovalItem} */ item, /** @type {Edit | undefined} */ edit) =>
   edit?.changed ? { ...item, arguments: edit.value ?? {}, edited: true } : item;
 
 function titleOf(/** @type {ApprovalItem[]} */ items) {
@@ -239,7 +248,7 @@ function titleOf(/** @type {ApprovalItem[]} */ items) {
     : t('approval.title', { count: items.length });
 }
 
-export function Expiry(/** @type {{at: number}} */ { at }) {
+export function Expiry(/** @type {{at: string | null}} */ { at }) {
   if (!at) return null;
   const left = Date.parse(at) - Date.now();
   const days = Math.round(left / 86_400_000);

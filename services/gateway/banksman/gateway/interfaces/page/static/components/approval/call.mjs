@@ -5,11 +5,13 @@ import { useLayoutEffect, useRef } from 'preact/hooks';
 import { t } from '../../strings.mjs';
 import { Diff } from '../diff.mjs';
 import { toolIcon } from '../icons.mjs';
-import { Exact, Icon, html } from '../ui.mjs';
+import { Exact, Icon, LinkButton, html } from '../ui.mjs';
 import { Changes } from './scope.mjs';
 
+/** @typedef {import('../../decisions.mjs').Draft} Draft */
+
 /**
- * @param {{item: ApprovalItem, single: boolean, choice: Decision | undefined, onChoice: (decision: Decision) => void, edit: Edit, onToggleEdit: () => void, onEdit: (id: string, edit: Edit | null) => void}} properties
+ * @param {{item: ApprovalItem, single: boolean, choice: Decision | undefined, onChoice: (decision: Decision) => void, edit: Edit | undefined, onToggleEdit: () => void, onEdit: (draft: Draft) => void}} properties
  */
 export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdit }) {
   const shown = edit?.value && !edit.problem ? edit.value : item.arguments;
@@ -50,22 +52,23 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
 /**
  * One field for each argument, so that file content is edited without JSON escapes; JSON for a new argument.
  *
- * @param {{id: string, edit: Edit, onEdit: (id: string, edit: Edit | null) => void}} properties
+ * @param {{id: string, edit: Edit, onEdit: (draft: Draft) => void}} properties
  */
 function Editor({ id, edit, onEdit }) {
   const root = useRef(/** @type {HTMLElement | null} */ (null));
-  const { draft } = edit;
-  useLayoutEffect(() => longestOf([...root.current.querySelectorAll('textarea')])?.focus(), []);
+  const { fields = [], json } = edit.draft;
+  useLayoutEffect(() => longestOf([...(root.current?.querySelectorAll('textarea') ?? [])])?.focus(), []);
   const asJson = () =>
     onEdit({
       json: JSON.stringify(
-        edit.value ?? Object.fromEntries(draft.fields.map(({ name, text }) => [name, text])),
+        edit.value ?? Object.fromEntries(fields.map(({ name, text }) => [name, text])),
         null,
         2,
       ),
     });
-  const change = (name, text) =>
-    onEdit({ fields: draft.fields.map((field) => (field.name === name ? { ...field, text } : field)) });
+  const change = (/** @type {string} */ name, /** @type {string} */ text) =>
+    onEdit({ fields: fields.map((field) => (field.name === name ? { ...field, text } : field)) });
+  /** @param {string} name @param {string} label @param {string} text @param {(text: string) => void} onChange */
   const area = (name, label, text, onChange) =>
     html`<label for=${`edit-${id}-${name}`}>${label}</label>
       <textarea
@@ -79,23 +82,20 @@ function Editor({ id, edit, onEdit }) {
       />`;
   return html`<div class="approval-editor" ref=${root}>
     ${
-      draft.json === undefined
-        ? draft.fields.map(({ name, label, text, isText }) =>
+      json === undefined
+        ? fields.map(({ name, label, text, isText }) =>
             area(name, isText ? label : t('approval.jsonField', { label }), text, (next) =>
               change(name, next),
             ),
           )
-        : area('json', t('approval.jsonArguments'), draft.json, (json) => onEdit({ json }))
+        : area('json', t('approval.jsonArguments'), json, (next) => onEdit({ json: next }))
     }
     <p class="form-error" id=${`edit-${id}-problem`} role="status">${edit.problem ?? ''}</p>
-    ${
-      draft.json === undefined &&
-      html`<button type="button" class="link" onClick=${asJson}>${t('approval.editJson')}</button>`
-    }
+    ${json === undefined && html`<${LinkButton} onClick=${asJson}>${t('approval.editJson')}<//>`}
   </div>`;
 }
 
-function longestOf(/** @type {Element} */ areas) {
+function longestOf(/** @type {HTMLTextAreaElement[]} */ areas) {
   return areas.toSorted((one, other) => other.value.length - one.value.length)[0];
 }
 
@@ -114,8 +114,8 @@ function ExactArguments(/** @type {{item: ApprovalItem}} */ { item }) {
   </details>`;
 }
 
-function Preview({ item, shown }) {
-  const preview = item.preview ?? {};
+function Preview(/** @type {{item: ApprovalItem, shown: Json}} */ { item, shown }) {
+  const { preview } = item;
   if (Array.isArray(shown.edits))
     return shown.edits.map(
       (edit) =>

@@ -8,14 +8,19 @@ import { known, parts, t } from '../../strings.mjs';
 import { Diff } from '../diff.mjs';
 import { Exact, html } from '../ui.mjs';
 
-/** The calls that a decision covers if it is remembered, in words. @param {object} call the call, with its arguments as they run */
+/**
+ * @typedef {Pick<ApprovalItem, 'name' | 'arguments'> & {covers?: {by: string, words?: string} | null, begins?: string | null, edited?: boolean}} Covering
+ *   a call with its arguments as they run
+ */
+
+/** The calls that a decision covers if it is remembered, in words. @param {Covering} call */
 export function coverageWords({ name, covers, begins, arguments: given, edited }) {
   const by = covers?.by ?? 'arguments';
   const kind = by === 'path' && name !== 'read_file' ? 'write' : edited && name === 'bash' ? 'edited' : by;
   const key = `approval.covers.${kind}`;
-  return known(key, null) === null
-    ? covers.words
-    : t(key, { tool: name, value: { host: hostOf(given.url), begins }[by] ?? given.path });
+  if (known(key, null) === null) return covers?.words ?? '';
+  const value = by === 'host' ? hostOf(given.url) : by === 'begins' ? begins : given.path;
+  return t(/** @type {Key} */ (key), { tool: name, value: String(value) });
 }
 
 /** The scope of an administrator's rule, as against the scopes `run` and `conversation` of a decision. */
@@ -24,15 +29,15 @@ export const EVERYONE = 'everyone';
 /**
  * Which further calls the decision covers. The value is a scope, and after a space `begins` or `tool`.
  *
- * @param {{items: object[], value: string, onChange: (value: string) => void, mayRule: boolean}} properties `items`
+ * @param {{items: (ApprovalItem & {edited?: boolean})[], value: string, onChange: (value: string) => void, mayRule: boolean}} properties `items`
  *   with the arguments as they run
  */
 export function Scope({ items, value, onChange, mayRule }) {
   const [scope, by] = value.split(' ');
-  const option = (name) => {
+  const option = (/** @type {string} */ name) => {
     const [place, wider] = name.split(' ');
     const what = [...new Set(items.map((item) => coverageWords(widened(item, place, wider))))].join('; ');
-    return html`<option value=${name}>${t(`approval.for.${place}`, { what })}</option>`;
+    return html`<option value=${name}>${t(/** @type {Key} */ (`approval.for.${place}`), { what })}</option>`;
   };
   const offered = scopesOf(items, mayRule);
   useEffect(() => {
@@ -48,7 +53,10 @@ export function Scope({ items, value, onChange, mayRule }) {
     ${value && html`<${Covered} calls=${items.map((item) => widened(item, scope, by))} scope=${scope} />`}`;
 }
 
-function scopesOf(/** @type {ApprovalItem[]} */ items, /** @type {boolean} */ mayRule) {
+function scopesOf(
+  /** @type {(ApprovalItem & {edited?: boolean})[]} */ items,
+  /** @type {boolean} */ mayRule,
+) {
   const plain = items.some((item) => item.covers?.by !== 'nothing') ? ['run', 'conversation'] : [];
   const begins = items.every((item) => item.begins && !item.edited);
   const everyone = mayRule && items.length === 1 && !items[0].edited && rulesFor(items[0]);
@@ -60,15 +68,16 @@ function scopesOf(/** @type {ApprovalItem[]} */ items, /** @type {boolean} */ ma
   ];
 }
 
-function widened(/** @type {ApprovalItem} */ item, /** @type {string} */ scope, /** @type {string} */ by) {
+/** @param {ApprovalItem} item @param {string} scope @param {string} by @returns {Covering} */
+function widened(item, scope, by) {
   const wider = scope === EVERYONE ? ruleCovers(item) : by;
   return wider ? { ...item, edited: false, covers: { by: wider } } : item;
 }
 
-/** @param {{calls: object[], scope: string}} properties `scope` is `run`, `conversation` or `everyone` */
+/** @param {{calls: Covering[], scope: string}} properties `scope` is `run`, `conversation` or `everyone` */
 export function Covered({ calls, scope }) {
   return html`<div class="approval-covers">
-    <p>${t(`approval.covered.${scope}`)}</p>
+    <p>${t(/** @type {Key} */ (`approval.covered.${scope}`))}</p>
     <ul>
       ${calls.map((call) => html`<li><${Exact} text=${coverageWords(call)} /></li>`)}
     </ul>
@@ -80,7 +89,8 @@ export function Covered({ calls, scope }) {
 
 /** The arguments that the first of two users changed. @param {{item: ApprovalItem}} properties */
 export function Changes({ item }) {
-  const { requested, arguments: edited } = item;
+  const { arguments: edited } = item;
+  const requested = item.requested ?? {};
   const names = [...new Set([...Object.keys(requested), ...Object.keys(edited)])].filter(
     (name) => textOf(requested[name]) !== textOf(edited[name]),
   );
@@ -119,6 +129,7 @@ export function First({ first, items }) {
 const textOf = (/** @type {unknown} */ value) =>
   typeof value === 'string' ? value : value === undefined ? '' : JSON.stringify(value, null, 2);
 
-function hostOf(/** @type {string} */ url) {
-  return URL.canParse(url) ? new URL(url).hostname : String(url);
+function hostOf(/** @type {unknown} */ url) {
+  const text = String(url);
+  return URL.canParse(text) ? new URL(text).hostname : text;
 }
