@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,12 +14,15 @@ import pytest
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.names import AGENTS, RUNS, api
+from banksman.bus.queues.kept import queue_kept_again
+from banksman.bus.queues.work import Done, Outcome, WorkMessage, work
 from banksman.cli.broker.store import is_consumer_state
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from tests.faults.broker.stores import stream_of
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import NatsServer
+from tests.support.polling import eventually
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_server]
 STORED, DONE, HELD = 10, 4, 2
@@ -61,10 +65,65 @@ def test_an_intact_state_is_kept() -> None:
         assert asyncio.run(_undelivered(server)) == STORED - DONE - HELD
 
 
+def test_a_message_whose_removal_was_lost_is_delivered_again_and_removed(tmp_path: Path) -> None:
+    """P10: the server wrote that the messages are done, and lost what it wrote to the stream after that."""
+    with NatsServer(launched=True) as server:
+        provision_all(server)
+        messages = stream_of(server.directory / "store", RUNS) / "msgs"
+        asyncio.run(_stored(server))
+        server.kill()
+        shutil.copytree(messages, tmp_path / "msgs")
+        server.start()
+        asyncio.run(_partly_done(server))
+        # Its state is written within a second, or when it stops.
+        server.stop()
+        shutil.rmtree(messages)
+        shutil.copytree(tmp_path / "msgs", messages)
+        server.start()
+        asyncio.run(_worked_off(server))
+
+
+async def _worked_off(server: NatsServer) -> None:
+    handled: set[str] = set()
+
+    async def handle(message: WorkMessage) -> Outcome:
+        handled.add(message.subject)
+        return Done()
+
+    async def messages() -> int:
+        return int((await call(bus, api("STREAM.INFO", RUNS)))["state"]["messages"])
+
+    async def only_kept() -> bool:
+        return await messages() == DONE
+
+    async def empty() -> bool:
+        return await messages() == 0
+
+    async with await connect(server) as bus, asyncio.TaskGroup() as group:
+        assert await messages() == STORED
+        stop = asyncio.Event()
+        group.create_task(work(bus, RUNS, AGENTS, handle, slots=4, stop=stop))
+        await eventually(only_kept)
+        assert len(handled) == STORED - DONE
+        async with bus.background.running("kept", lambda: queue_kept_again(bus, RUNS, (AGENTS,))):
+            await eventually(empty)
+        stop.set()
+    assert len(handled) == STORED
+
+
 async def _stored_and_partly_done(server: NatsServer) -> None:
+    await _stored(server)
+    await _partly_done(server)
+
+
+async def _stored(server: NatsServer) -> None:
     async with await connect(server) as bus:
         for _ in range(STORED):
             await bus.nc.jetstream().publish(subjects.run_work("t", new_id("c")), b"x")
+
+
+async def _partly_done(server: NatsServer) -> None:
+    async with await connect(server) as bus:
         inbox = bus.nc.new_inbox()
         received = await bus.nc.subscribe(inbox)
         pull = b'{"batch": %d}' % (DONE + HELD)

@@ -14,6 +14,7 @@ from banksman.agent.worker import RunWorker, is_quick
 from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import CONCURRENCY, Received
+from banksman.bus.queues.kept import queue_kept_again
 from banksman.bus.queues.work import work
 from banksman.contracts import subjects
 from banksman.contracts.mcp import OfferedTools, OfferTools
@@ -45,7 +46,9 @@ async def control_queues(bus: Bus, worker: RunWorker) -> AsyncGenerator[None]:
     async def fired_timers() -> None:
         await work(bus, names.TIMERS, names.FIRED_TIMERS, worker.on_timer, slots=Shares(PLACES))
 
+    kept = partial(queue_kept_again, bus, names.RUNS, (names.AGENTS, names.SIGNALS))
     async with (
+        bus.background.running("kept messages", kept),
         bus.background.running("run signals", run_signals),
         bus.background.running("approval replies", approval_replies),
         bus.background.running("fired timers", fired_timers),

@@ -14,6 +14,7 @@ from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.control_plane.service_states import keep_connecting, reported_state
 from banksman.bus.names import CONVERSATIONS
 from banksman.bus.publish import RunQueue
+from banksman.bus.queues.kept import queue_kept_again
 from banksman.bus.queues.work import work
 from banksman.bus.secrets import CallTickets
 from banksman.bus.storage.kv import Bucket
@@ -155,13 +156,16 @@ async def offer(bus: Bus, worker: WorkflowWorker, workflows: tuple[Workflow, ...
 async def serve(
     bus: Bus, worker: WorkflowWorker, settings: WorkflowSettings, slots: Shares, stop: asyncio.Event
 ) -> None:
-    await work(
-        bus,
-        names.WORKFLOWS,
-        workflow_consumer(SERVED).durable,
-        worker.on_work,
-        slots=slots,
-        waiting=Shares(settings.waiting),
-        stop=stop,
-        grace_s=settings.drain_s,
-    )
+    durable = workflow_consumer(SERVED).durable
+    kept = partial(queue_kept_again, bus, names.WORKFLOWS, (durable,))
+    async with bus.background.running("kept messages", kept):
+        await work(
+            bus,
+            names.WORKFLOWS,
+            durable,
+            worker.on_work,
+            slots=slots,
+            waiting=Shares(settings.waiting),
+            stop=stop,
+            grace_s=settings.drain_s,
+        )
