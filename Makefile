@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-names check-loops check-words codespell check-tree page-checks check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness heavy-json goodput overload mutants scaled poison acknowledgements fuzz release schemathesis frames $(CHECKS)
+.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness heavy-json goodput queues recovery overload mutants scaled poison acknowledgements fuzz release schemathesis frames $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,6 +127,14 @@ heavy-json:  ## Let one tenant send JSON that is costly to parse; the p99 of oth
 goodput:  ## Complete runs at three times the load, with 1, 2 and 4 agents (ARGS="--agents 4 --seconds 10")
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.goodput $(ARGS)
+
+queues:  ## Queue 2,400 messages in one conversation and 10,000 in a hundred; measure whom they delay (ARGS="--all 1000")
+	@tools/setup.sh dev
+	@$(BIN)/python -m benchmarks.queues $(ARGS)
+
+recovery:  ## Kill all processes five times; measure when interrupted runs have ended after the start (ARGS="--rounds 10")
+	@tools/setup.sh dev
+	@$(BIN)/python -m benchmarks.recovery $(ARGS)
 
 overload:  ## Request three times the runs that agents can execute, for five minutes (ARGS="--seconds 60")
 	@tools/setup.sh dev

@@ -13,16 +13,17 @@ from tests.support.fixtures import SecuredNats, secured_server
 from tests.support.polling import eventually, scripted_delay
 
 from banksman.agent.runners.presence import RECONNECT_S, RunnerPresence
+from banksman.bus import jetstream
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message
-from banksman.bus.names import RUNNERS
+from banksman.bus.names import RUNNERS, kv_stream, kv_subject
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.leases import LEASE_TTL_S, instance_key
 from banksman.contracts import subjects
 from banksman.contracts.calls import SUCCESSOR_S, CallReply, CancelCall, RunnerLease
 from banksman.contracts.ids import new_id
-from banksman.deployment.users import AGENT, TOOL_RUNNER
+from banksman.deployment.users import AGENT, OPERATOR, TOOL_RUNNER
 from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.runs.runners.placement import Placements
 
@@ -160,6 +161,24 @@ async def test_the_lease_of_a_killed_holder_ends_within_three_seconds(own_nats: 
         await killed.kill()
         assert await ended(leases, killed, LEASE_TTL_S[1]) < TAKEOVER_S
         assert await held(leases, other) and other.lease.holds
+
+
+async def test_a_killed_holder_ends_also_where_its_lease_has_expired_unnoticed(own_nats: SecuredNats) -> None:
+    """After a crash of everything the server counts from the last renewal, and an agent from its start."""
+    async with (
+        holding(own_nats) as holder,
+        await own_nats.connect(AGENT) as bus,
+        await own_nats.connect(OPERATOR) as operator,
+        BrokerClock(bus) as clock,
+        Placements(bus, clock) as placements,
+        RunnerPresence(bus, placements),
+    ):
+        await scripted_delay(RECONNECT_S)
+        assert [lease.runner for lease in placements.leases()] == [holder.id]
+        # An expired message is removed without a marker.
+        await holder.kill()
+        await jetstream.purge_subject(operator, kv_stream(RUNNERS), kv_subject(RUNNERS, holder.id))
+        await eventually(lambda: not placements.leases(), LEASE_TTL_S[1] / 2)
 
 
 async def test_a_silent_holder_keeps_its_lease_until_it_expires(own_nats: SecuredNats) -> None:

@@ -1,4 +1,4 @@
-"""Hours of ordinary traffic: memory, open files and work queues must not grow.
+"""Hours of ordinary traffic: memory, open files and work queues must not grow. Then a gateway is flooded.
 
 python -m tests.support.chaos.soak --duration 28800
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import sys
 import tempfile
@@ -21,9 +22,11 @@ from banksman.deployment.users import OPERATOR, OPERATOR_FILES
 from tests.support.chaos.canaries import streams
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.verdict import under_traffic
+from tests.support.floods import flood_all, large_text, many_values, message
 from tests.support.history.records import Fault, Recording
 from tests.support.model_server import ModelServer
-from tests.support.polling import scripted_delay
+from tests.support.parked import resident_bytes
+from tests.support.polling import eventually, scripted_delay
 
 SAMPLE_EVERY_S = 20.0
 RESTART_EVERY_S = 3600.0
@@ -31,6 +34,11 @@ WARM_UP = 0.2
 """Share of a process's first samples to ignore: it imports modules and fills its caches."""
 MAX_GROWTH = 0.01
 """Permitted growth of memory per hour, as a share of its size."""
+FLOOD_S = 8.0
+KEPT = 1.3
+"""Permitted memory of a gateway after floods, divided by that before."""
+RETURNED_S = 25.0
+"""Seconds until it is back."""
 _PAGE_BYTES = 4096
 _QUEUES = (RUNS, WORKFLOWS, RESULTS)
 """Streams that hold only work in progress; the others store what users did, up to their `max_bytes`."""
@@ -120,12 +128,29 @@ async def soak(directory: Path, *, seed: int, duration_s: float, rate: float) ->
     async with ModelServer.running() as model, Fleet(directory, model.url) as fleet:
         verdict = await under_traffic(fleet, model, seed, rate, sample_periodically)
         await measured.sample_streams(fleet)
+        flooded, is_back = await _after_floods(fleet)
     grown = duration_s >= RESTART_EVERY_S and any(
         measured.growth(process)[0] > MAX_GROWTH
         for process, samples in measured.processes.items()
         if len(samples) > 60
     )
-    return f"{verdict}\n{measured}", verdict.good and not grown
+    return f"{verdict}\n{measured}\n{flooded}", verdict.good and not grown and is_back
+
+
+async def _after_floods(fleet: Fleet) -> tuple[str, bool]:
+    """Flood a gateway three times; return the report, and whether its memory is back afterwards."""
+    pid, port = fleet["gateway-1"].pid, int(fleet.urls[0].rpartition(":")[2])
+    assert pid is not None
+    before = resident_bytes(pid)
+    frames = (large_text(), many_values(), large_text())
+    hellos = [message(type="hello")]
+    most = max([await flood_all(port, pid, hellos, frame, FLOOD_S) for frame in frames])
+    begun = time.monotonic()
+    with contextlib.suppress(TimeoutError):
+        await eventually(lambda: resident_bytes(pid) < KEPT * before, RETURNED_S)
+    after, took_s = resident_bytes(pid), time.monotonic() - begun
+    sizes = " -> ".join(f"{size / 2**20:.0f}" for size in (before, most, after))
+    return f"gateway before, during and {took_s:.0f} s after floods: {sizes} MiB", after < KEPT * before
 
 
 async def _restart_all(fleet: Fleet, recording: Recording) -> None:

@@ -2,7 +2,7 @@
 
 nats-server writes an acknowledgement to the state of the consumer and the removal of the message to the
 stream, in two files. If a crash, a power cut or damage loses the second write, the message is never delivered
-again, and the server never removes it. It is queued once more: a handler that has handled it acknowledges it,
+again, and the server never removes it. It is queued again: a handler that has handled it acknowledges it,
 and one that has not must not lose it.
 """
 
@@ -24,7 +24,7 @@ LOOK_EVERY_S = 600.0
 
 
 async def queue_kept_again(bus: Bus, stream: str, durables: tuple[str, ...]) -> None:
-    """Look for such messages of consumers of a stream, at once, every ten minutes and after each reconnect."""
+    """Look for such messages of consumers: at once, every ten minutes and after each reconnect."""
     reconnected = asyncio.Event()
     remove = bus.on_reconnect(reconnected.set)
     try:

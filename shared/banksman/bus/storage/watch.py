@@ -147,15 +147,19 @@ class BucketView(Scoped, Generic[T]):
     async def _expire(self) -> None:
         now = asyncio.get_running_loop().time()
         for key in [key for key, ends_at in self._ends_at.items() if ends_at <= now]:
-            revision = self._revisions.get(key, 0)
-            subject = self._bucket.subject(key)
-            message = await jetstream.last_message(self._bucket.bus, self._bucket.stream, subject)
-            if self._revisions.get(key, 0) != revision:
-                continue  # It was written again during the read.
-            if message is None or message.stream_seq <= revision:
-                self._set(key, None)
-            else:
-                self._apply(message)
+            await self.compare(key, expired=True)
+
+    async def compare(self, key: str, *, expired: bool = False) -> None:
+        """Compare one entry with the stream; an `expired` one also ends if it was not written again."""
+        revision = self._revisions.get(key, 0)
+        subject = self._bucket.subject(key)
+        message = await jetstream.last_message(self._bucket.bus, self._bucket.stream, subject)
+        if self._revisions.get(key, 0) != revision:
+            return  # It was written again during the read.
+        if message is None or (expired and message.stream_seq <= revision):
+            self._set(key, None)
+        else:
+            self._apply(message)
 
     async def _received(self, message: Message) -> None:
         self._apply(jetstream.republished(message))

@@ -128,6 +128,10 @@ class Placements(Scoped):
         found = ((self._leases.get(key), at) for key, at in self._renewed_at.items())
         return [(entry, at) for entry, at in found if entry is not None]
 
+    async def look_again(self, key: str) -> None:
+        """Compare a lease with the stored one, whose end this process may not have received."""
+        await self._leases.compare(key)
+
     def instances(self, server: str, tenant: str | None) -> list[workspaces.ToolServerProcess]:
         """Return the live processes of a tool server; `tenant` is None for one that serves all."""
         return [one for one in self._instances(server) if one.tenant == tenant]

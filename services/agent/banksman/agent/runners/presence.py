@@ -166,7 +166,9 @@ class RunnerPresence(Scoped):
         try:
             await end_lease(self._bus, entry.key, entry.revision, budget_s=PROBE_S)
         except WrongLastSequence:
-            return  # The lease was renewed, taken by the next process, or already ended.
+            # It was renewed, taken by the next process, or it has expired: after a restart of everything the
+            # server counts from its last renewal, and this process from its own start.
+            await self._placements.look_again(entry.key)
         except Unavailable as error:
             logger.warning("the lease of %s is not ended yet: %s", entry.key, error)
         else:
