@@ -17,7 +17,7 @@ from banksman.agent.providers.base import DeltaSink
 from banksman.agent.providers.collect import ReplyBuilder, as_tokens
 from banksman.agent.providers.faults import TransientFault, status_fault
 from banksman.agent.providers.retrying import RetryingProvider
-from banksman.agent.providers.untyped import as_count, as_object, as_text, well_formed
+from banksman.agent.providers.untyped import as_count, as_list, as_object, as_text, well_formed
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.live_output import WaitReason
@@ -55,7 +55,8 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         return AsyncAnthropic(
             # With None, the SDK searches the environment and the disk for credentials.
             api_key=self.entry.key or "none",
-            base_url=self.entry.base_url,
+            # The SDK's paths begin with the version; `/v1` is what users write for the other APIs.
+            base_url=self.entry.base_url.rstrip("/").removesuffix("/v1"),
             max_retries=0,
             # The slots bound the requests. For aiohttp 0 is no limit; that of the SDK is 1,000 connections.
             http_client=DefaultAioHttpClient(
@@ -178,6 +179,10 @@ class AnthropicReplyReader:
         self._thinking: dict[int, _Thinking] = {}
         self._order: dict[int, JsonObject] = {}
         """The texts, by their number of characters, and the calls between which thinking may stand."""
+        self._blocks = 0
+        """The number of blocks that began."""
+        self._places: dict[int, int] = {}
+        """The newest block of each index that the server uses."""
         self._counts: dict[str, int] = {}
         self._stop_reason = ""
         self._complete = False
@@ -193,9 +198,12 @@ class AnthropicReplyReader:
             case "message_start":
                 self._count(as_object(as_object(fields.get("message")).get("usage")))
             case "content_block_start":
-                await self._begin(as_count(fields.get("index")), as_object(fields.get("content_block")))
+                await self._start(fields.get("index"), as_object(fields.get("content_block")))
             case "content_block_delta":
-                await self._continue(as_count(fields.get("index")), as_object(fields.get("delta")))
+                at = self._places.get(as_count(fields.get("index")), self._blocks - 1)
+                await self._continue(max(at, 0), as_object(fields.get("delta")))
+            case "message":
+                await self._take_whole(fields)
             case "message_delta":
                 reason = as_text(as_object(fields.get("delta")).get("stop_reason"))
                 self._stop_reason = reason or self._stop_reason
@@ -204,6 +212,19 @@ class AnthropicReplyReader:
                 self._complete = True
             case _:
                 pass
+
+    async def _start(self, index: object, block: dict[str, Any]) -> None:
+        """Begin the next block. Some servers give several blocks the same index."""
+        self._places[as_count(index)] = self._blocks
+        await self._begin(self._blocks, block)
+        self._blocks += 1
+
+    async def _take_whole(self, message: dict[str, Any]) -> None:
+        """Read a whole message, which a server sent instead of a stream."""
+        for block in map(as_object, as_list(message.get("content"))):
+            await self._start(None, block)
+        self._stop_reason, self._complete = as_text(message.get("stop_reason")), True
+        self._count(as_object(message.get("usage")))
 
     def reply(self) -> ModelReply:
         """Return the complete reply; raise `TransientFault` if the stream ended before its last event."""
@@ -258,11 +279,12 @@ class AnthropicReplyReader:
         await self._builder.add_text(text)
 
     def _count(self, usage: dict[str, Any]) -> None:
-        """Store the latest value of each count. The last event repeats only some."""
+        """Store the highest value of each count. The last event repeats only some."""
         written = as_object(usage.get("cache_creation"))
         for name, value in {**usage, _WRITTEN_1H: written.get(_WRITTEN_1H)}.items():
             if name in _COUNTS and isinstance(value, int):
-                self._counts[name] = as_tokens(value)
+                # Servers with this format repeat counts as 0 in the first or the last event.
+                self._counts[name] = max(as_tokens(value), self._counts.get(name, 0))
 
     def _usage(self) -> Usage:
         cached = self._counts.get("cache_read_input_tokens", 0)

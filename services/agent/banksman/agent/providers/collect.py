@@ -9,7 +9,7 @@ from typing import Any
 
 from banksman.agent.protocols.base import MAX_NAME_CHARS, MAX_REPLY_CHARS, ModelReply, RawCall
 from banksman.agent.providers.base import DeltaSink
-from banksman.agent.providers.exchanges import state_key
+from banksman.agent.providers.exchanges import CALL_ID, OWN_ID, state_key
 from banksman.agent.providers.state import MAX_STATE_CHARS
 from banksman.agent.providers.thoughts import Thoughts, without_unopened
 from banksman.agent.providers.untyped import as_count, as_object, as_text, well_formed
@@ -40,6 +40,8 @@ MAX_REASONING_CHARS = 1024 * 1024
 
 STATE_FIELDS = ("extra_content",)
 """Objects of a message or a call that servers expect back, such as Gemini's `thought_signature`."""
+_CALL_FIELDS = (*STATE_FIELDS, "provider_specific_fields")
+"""Those of a call; LiteLLM has the signature of Gemini in the last."""
 
 
 @dataclass(slots=True)
@@ -74,6 +76,13 @@ class _Call:
 
     def repeats(self, name: str, arguments: object) -> bool:
         return name == self.name and arguments in (self.parsed, "".join(self.written))
+
+    def kept(self) -> JsonObject:
+        """Return the fields to send back, with an id that only its own server accepts.
+
+        LiteLLM writes the signature of Gemini into the id, too.
+        """
+        return {**self.state, OWN_ID: self.id} if self.id and not CALL_ID.fullmatch(self.id) else self.state
 
     def raw(self) -> RawCall:
         written = without_secrets("".join(self.written))
@@ -110,6 +119,11 @@ class ReplyBuilder:
     def full(self) -> bool:
         """True if the reply reached a size limit, so that the rest of the stream is not needed."""
         return self._chars > MAX_STREAMED_CHARS or self._reasoning_chars > MAX_REASONING_CHARS
+
+    @property
+    def is_empty(self) -> bool:
+        """True if neither text nor reasoning nor a call was added."""
+        return self._chars == self._reasoning_chars == 0 and self.last_call < 0
 
     @property
     def reasoning(self) -> str:
@@ -159,7 +173,7 @@ class ReplyBuilder:
             number = self._number_of(call.get("index"), id, name, arguments)
         self.add_call(number, id=id, name=name, arguments=arguments or None)
         if number in self._calls:
-            merge_state(self._calls[number].state, call)
+            merge_state(self._calls[number].state, call, _CALL_FIELDS)
 
     def _number_of(self, index: object, id: str, name: str, arguments: object) -> int:
         """Return the number of the call that a fragment belongs to.
@@ -197,7 +211,7 @@ class ReplyBuilder:
     def call_states(self) -> JsonObject:
         """The fields that the vendor expects back with single calls, by `state_key`."""
         calls = enumerate(call for _, call in sorted(self._calls.items()))
-        return {state_key(call.raw().provider_call_id, at): call.state for at, call in calls if call.state}
+        return {state_key(call.raw().provider_call_id, at): call.kept() for at, call in calls if call.kept()}
 
     def has_call(self, index: int) -> bool:
         return index in self._calls
@@ -228,9 +242,9 @@ class ReplyBuilder:
         )
 
 
-def merge_state(state: JsonObject, piece: dict[str, Any]) -> None:
+def merge_state(state: JsonObject, piece: dict[str, Any], names: tuple[str, ...] = STATE_FIELDS) -> None:
     """Add the opaque fields of a piece of a message or a call to those of its earlier pieces."""
-    for name in STATE_FIELDS:
+    for name in names:
         for vendor, value in as_object(piece.get(name)).items():
             fields = as_object(state.setdefault(name, {}))
             fields[vendor] = {**as_object(fields.get(vendor)), **value} if isinstance(value, dict) else value

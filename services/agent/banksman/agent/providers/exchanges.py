@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import assert_never
 
+from banksman.agent.providers.untyped import as_object, as_text
 from banksman.contracts.messages import (
     AssistantMessage,
     Content,
@@ -26,6 +27,10 @@ from banksman.contracts.workspaces import IMAGES_DIRECTORY
 from banksman.runtime.addresses import public_url
 
 CALL_ID = re.compile("[a-zA-Z0-9_-]{1,64}")
+CALLS_FIELD = "calls"
+"""The field of a state with the fields of single calls."""
+OWN_ID = "id"
+"""The field of a call's state with an id that its server wrote and expects back, of any form."""
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_NAME_CHARS = 64
 
@@ -74,18 +79,25 @@ def paired(
             case UserMessage():
                 found.append(message)
             case AssistantMessage():
-                calls = tuple(_with_result(at, call, results, ids) for at, call in enumerate(message.calls))
+                states = as_object((message.provider_state or {}).get(CALLS_FIELD))
+                calls = tuple(
+                    _with_result(at, call, results, ids, states) for at, call in enumerate(message.calls)
+                )
                 found.append(ModelExchange(message, calls))
             case ToolMessage():
                 pass
     return found
 
 
-def _with_result(at: int, call: ToolCall, results: dict[str, ToolMessage], ids: _Ids) -> CallWithResult:
+def _with_result(
+    at: int, call: ToolCall, results: dict[str, ToolMessage], ids: _Ids, states: JsonObject
+) -> CallWithResult:
     unknown = failed(call.id, "unknown_outcome", "The result of this call is not known.")
     message = results.get(call.id) or ToolMessage(name=call.name, result=unknown)
     name = _NOT_IN_NAMES.sub("_", call.name)[:_MAX_NAME_CHARS] or "unnamed"
-    return CallWithResult(ids.of(call), name, call.arguments, message, state_key(call.provider_call_id, at))
+    key = state_key(call.provider_call_id, at)
+    own = as_text(as_object(states.get(key)).get(OWN_ID))
+    return CallWithResult(ids.of(call, own), name, call.arguments, message, key)
 
 
 def state_key(provider_call_id: str | None, at: int) -> str:
@@ -100,12 +112,16 @@ class _Ids:
     accepted: re.Pattern[str]
     used: set[str] = field(default_factory=set[str])
 
-    def of(self, call: ToolCall) -> str:
+    def of(self, call: ToolCall, own: str) -> str:
         """Return the vendor's id if it is accepted and unique in this request; otherwise ours or a short one.
+
+        `own` is an id of the address to which the request is sent. A profile with a pattern decides instead.
 
         The same call has the same id in later requests, so that the vendor's cache remains valid.
         """
-        given = (id for id in (call.provider_call_id or "", call.id) if self.accepted.fullmatch(id))
+        given = [id for id in (call.provider_call_id or "", call.id) if self.accepted.fullmatch(id)]
+        if own and self.accepted is CALL_ID:
+            given.insert(0, own)
         short = (_short_id(call.id, number) for number in count())
         id = next(id for id in chain(given, short) if id not in self.used)
         self.used.add(id)

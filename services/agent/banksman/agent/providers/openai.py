@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,10 @@ from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers import responses
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.agent.providers.collect import ReplyBuilder, as_tokens, merge_state
+from banksman.agent.providers.exchanges import CALLS_FIELD
 from banksman.agent.providers.facts import Facts, ServerFacts
 from banksman.agent.providers.faults import TransientFault
-from banksman.agent.providers.openai_request import CALLS_FIELD, body
+from banksman.agent.providers.openai_request import body
 from banksman.agent.providers.profiles import Profile
 from banksman.agent.providers.refusals import MAX_REMEMBERED_MODELS
 from banksman.agent.providers.retrying import RetryingProvider
@@ -22,7 +24,6 @@ from banksman.agent.providers.state import MAX_STATE_CHARS
 from banksman.agent.providers.streams import END_FIELD
 from banksman.agent.providers.untyped import as_list, as_object, as_text
 from banksman.contracts.errors import ProviderFailed
-from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.model_servers import ProviderEntry
@@ -33,10 +34,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHAT_PATH = "chat/completions"
-# vLLM, DeepSeek and others stream reasoning in the first of these fields, Ollama in the second.
-_REASONING_FIELDS = ("reasoning_content", "reasoning")
+_REST_S = 5.0
+"""Seconds to wait for the usage after a finish reason, if the server does not end the stream."""
+# DeepSeek and others stream reasoning in the first of these fields, Ollama and vLLM in the second, GitHub
+# Copilot in the third.
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
+_NO_REASONS = ("", "null")
+_THOUGHTS = ("thinking", "reasoning")
+"""The types of parts with reasoning, of Mistral and Databricks."""
 _DETAIL_BLOCK = ("type", "index", "format")
-_DETAIL_TEXTS = ("text", "summary")
+_DETAILS = ("reasoning_details", "thinking_blocks")
+"""Signed reasoning of OpenRouter and of LiteLLM, in blocks: https://openrouter.ai/docs/use-cases/reasoning-tokens
+and https://docs.litellm.ai/docs/reasoning_content"""
+_DETAIL_TEXTS = ("text", "summary", "thinking")
+_HITS_FIELD = "prompt_cache_hit_tokens"
 
 
 class OpenAI(RetryingProvider["OpenAIApi"]):
@@ -75,9 +86,7 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
             return await self._respond(request, profile, deltas)
         try:
             sent = body(request, self.name, profile)
-            return await self._stream(
-                CHAT_PATH, sent, model, OpenAIReplyReader(deltas, profile.finish_reasons)
-            )
+            return await self._stream(CHAT_PATH, sent, model, OpenAIReplyReader(deltas, profile))
         except ProviderFailed as refusal:
             if refusal.status not in (400, 404) or "/responses" not in refusal.message:
                 raise
@@ -99,30 +108,34 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
         model: str,
         reader: OpenAIReplyReader | responses.ResponsesReader,
     ) -> ModelReply:
+        """Return the reply to a request. After its finish reason, neither silence nor an error counts."""
+        chunks = self.client.chunks(path, sent, self.silence_s(model))
         try:
-            async with aclosing(self.client.chunks(path, sent, self.silence_s(model))) as chunks:
+            async with asyncio.timeout(None) as rest, aclosing(chunks):
                 async for chunk in chunks:
                     await reader.take(chunk)
                     if reader.full:
                         break
-        except TimeoutError as error:
-            raise self.silent(model) from error
+                    if reader.ended and rest.when() is None:
+                        rest.reschedule(asyncio.get_running_loop().time() + _REST_S)
+        except (TimeoutError, TransientFault) as error:
+            if not reader.ended:
+                raise (self.silent(model) if isinstance(error, TimeoutError) else error) from error
         return reader.reply()
 
 
 class OpenAIReplyReader:
     """Reads the chunks of one streamed reply. Compatible servers may omit any field or set it to null."""
 
-    def __init__(self, deltas: DeltaSink, reasons: Mapping[str, FinishReason]) -> None:
+    def __init__(self, deltas: DeltaSink, profile: Profile) -> None:
         self._builder = ReplyBuilder(deltas)
-        self._reasons = reasons
+        self._profile = profile
         self._finish_reason = ""
         self._ended = False
         """True after the event that ends a stream."""
         self._usage: dict[str, Any] = {}
         self._reasoning_field = ""
-        self._details: list[JsonObject] = []
-        """OpenRouter's `reasoning_details`."""
+        self._details: dict[str, list[JsonObject]] = {name: [] for name in _DETAILS}
         self._details_chars = 0
         self._extra: JsonObject = {}
 
@@ -130,14 +143,24 @@ class OpenAIReplyReader:
     def full(self) -> bool:
         return self._builder.full
 
+    @property
+    def ended(self) -> bool:
+        """True after the finish reason; only the usage may follow."""
+        return bool(self._finish_reason)
+
     async def take(self, fields: dict[str, Any]) -> None:
         self._ended = END_FIELD in fields
-        self._usage = as_object(fields.get("usage")) or self._usage
+        of_groq = as_object(fields.get("x_groq")).get("usage")
+        self._usage = as_object(fields.get("usage")) or as_object(of_groq) or self._usage
         for choice in map(as_object, as_list(fields.get("choices"))):
             self._usage = as_object(choice.get("usage")) or self._usage
-            self._finish_reason = as_text(choice.get("finish_reason")) or self._finish_reason
-            # Some servers reply with the whole message, although a stream was requested.
-            await self._take_delta(as_object(choice.get("delta")) or as_object(choice.get("message")))
+            reason = as_text(choice.get("finish_reason"))
+            self._finish_reason = self._finish_reason if reason in _NO_REASONS else reason
+            delta = as_object(choice.get("delta"))
+            if not delta and self._builder.is_empty:
+                # Some servers reply with the whole message instead of a stream; others repeat it at the end.
+                delta = as_object(choice.get("message"))
+            await self._take_delta(delta)
 
     def reply(self) -> ModelReply:
         """Return the reply; raise `TransientFault` if the stream ended before the reply was complete."""
@@ -146,7 +169,9 @@ class OpenAIReplyReader:
             reason = "tool_calls"
         if not reason and not self.full:
             raise TransientFault("the stream ended without a finish reason")
-        known = self._reasons.get(reason.partition(":")[0].strip().lower(), "unknown")
+        if reason.lower() in self._profile.failed_reasons and not self._builder.has_complete_calls:
+            raise TransientFault(f"the model's server broke the reply off: {reason}")
+        known = self._profile.finish_reasons.get(reason.partition(":")[0].strip().lower(), "unknown")
         if known == "stop" and self._builder.has_complete_calls:
             known = "tool_calls"
         return self._builder.reply(known, reason, _usage(self._usage), self._state())
@@ -154,10 +179,10 @@ class OpenAIReplyReader:
     def _state(self) -> JsonObject:
         """Return the fields to send back with the message, and those of its calls under `CALLS_FIELD`."""
         state: JsonObject = dict(self._extra)
-        if self._reasoning_field and not self._details:
+        details: JsonObject = {name: [*found] for name, found in self._details.items() if found}
+        if self._reasoning_field and not details:
             state[self._reasoning_field] = self._builder.reasoning
-        if self._details:
-            state["reasoning_details"] = [*self._details]
+        state |= details
         if calls := self._builder.call_states:
             state[CALLS_FIELD] = calls
         return state
@@ -165,16 +190,19 @@ class OpenAIReplyReader:
     async def _take_delta(self, delta: dict[str, Any]) -> None:
         content = delta.get("content")
         await self._builder.add_text(as_text(content) or as_text(delta.get("refusal")))
-        for part in map(as_object, as_list(content)):
-            await self._builder.add_text(as_text(part.get("text")))
-            # https://docs.mistral.ai/capabilities/reasoning: the thinking is a list of parts itself.
-            for thought in map(as_object, as_list(part.get("thinking"))):
-                await self._builder.add_reasoning(as_text(thought.get("text")))
-        for call in map(as_object, as_list(delta.get("tool_calls"))):
-            self._builder.add_function_call(call)
+        for part in map(as_object, as_list(content) or [content]):
+            if part.get("type") in _THOUGHTS:
+                await self._builder.add_reasoning(_thoughts_in(part))
+            else:
+                await self._builder.add_text(as_text(part.get("text")))
+        calls = delta.get("tool_calls") or {"function": delta.get("function_call")}
+        for call in map(as_object, as_list(calls) or [calls]):
+            if "id" in call or call.get("function"):
+                self._builder.add_function_call(call)
         merge_state(self._extra, delta)
-        for detail in map(as_object, as_list(delta.get("reasoning_details"))):
-            self._add_detail(detail)
+        for name, details in self._details.items():
+            for detail in map(as_object, as_list(delta.get(name))):
+                self._add_detail(details, detail)
         for field in _REASONING_FIELDS:
             piece = as_text(delta.get(field))
             if piece:
@@ -182,18 +210,16 @@ class OpenAIReplyReader:
                 await self._builder.add_reasoning(piece)
                 return
 
-    def _add_detail(self, detail: JsonObject) -> None:
-        """Add a piece of `reasoning_details`: a text of the same block continues that of the last piece.
-
-        https://openrouter.ai/docs/use-cases/reasoning-tokens
-        """
+    def _add_detail(self, details: list[JsonObject], detail: JsonObject) -> None:
+        """Add a piece of `_DETAILS`: a text of the same block continues that of the last piece."""
         self._details_chars += len(str(detail))
         if self._details_chars > MAX_STATE_CHARS:
-            self._details.clear()
+            details.clear()
             return
-        last = self._details[-1] if self._details else {}
-        if not last or any(last.get(name) != detail.get(name) for name in _DETAIL_BLOCK):
-            self._details.append({**detail})
+        last = details[-1] if details else {}
+        signed = bool(last.get("signature") and detail.get("thinking"))
+        if not last or signed or any(last.get(name) != detail.get(name) for name in _DETAIL_BLOCK):
+            details.append({**detail})
             return
         for name, value in detail.items():
             before = last.get(name)
@@ -203,10 +229,19 @@ class OpenAIReplyReader:
                 last[name] = value
 
 
+def _thoughts_in(part: dict[str, Any]) -> str:
+    """Return the reasoning of a part, which is a text or a list of parts itself."""
+    inner = part.get("thinking") or part.get("summary") or part.get("text")
+    return as_text(inner) or "".join(as_text(as_object(one).get("text")) for one in as_list(inner))
+
+
 def _usage(usage: dict[str, Any]) -> Usage:
     details = as_object(usage.get("prompt_tokens_details"))
-    return Usage(
-        input_tokens=as_tokens(usage.get("prompt_tokens")),
-        output_tokens=as_tokens(usage.get("completion_tokens")),
-        cached_tokens=as_tokens(details.get("cached_tokens")),
-    )
+    read, written = as_tokens(usage.get("prompt_tokens")), as_tokens(usage.get("completion_tokens"))
+    thought = as_tokens(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens"))
+    if as_tokens(usage.get("total_tokens")) >= read + written + thought:
+        # xAI counts reasoning in the total only; OpenAI counts it in the completion.
+        written += thought
+    # Moonshot and DeepSeek have fields of their own.
+    cached = as_tokens(details.get("cached_tokens") or usage.get("cached_tokens") or usage.get(_HITS_FIELD))
+    return Usage(input_tokens=read, output_tokens=written, cached_tokens=cached)

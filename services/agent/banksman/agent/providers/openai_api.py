@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
@@ -28,6 +29,17 @@ from banksman.runtime.tracing import outgoing
 
 _LASTING_TYPES = frozenset({"invalid_request_error", "authentication_error", "permission_error"})
 _LASTING_CODES = frozenset({"context_length_exceeded", "content_filter"})
+
+_KINDS = {
+    503: ("overloaded", "unavailable", "capacity"),
+    429: ("rate_limit", "too_many_requests", "throttl", "resource_exhausted"),
+    402: ("insufficient_quota", "insufficient_balance"),
+    401: ("invalid_api_key",),
+}
+"""What the code, status or type of an error in a stream means, as the status of such a refusal."""
+
+_TRY_AGAIN = re.compile(r"(?:try again|retry|wait)(?: in| after| for)? (\d[\d.hms]*)", re.IGNORECASE)
+"""`Please try again in 7m12.3s.`, `Please retry after 20 seconds.`"""
 
 _FETCH_S = 5.0
 """Seconds for a question about the server itself, which no request waits for."""
@@ -146,12 +158,23 @@ class OpenAIApi:
 
     def _stream_fault(self, error: object) -> Exception:
         fields = {**as_object(error), "message": _message_in(error)}
-        message, status = text_of(fields) or "an error in the stream", fields.get("code")
-        if isinstance(status, int) and 400 <= status < 600:
+        message = text_of(fields) or "an error in the stream"
+        if status := _status_in(fields):
             return status_fault(self._provider, status, f"{status}: {message}", delay_of(fields))
-        if as_text(fields.get("type")) in _LASTING_TYPES or as_text(status) in _LASTING_CODES:
+        if as_text(fields.get("type")) in _LASTING_TYPES or as_text(fields.get("code")) in _LASTING_CODES:
             return ProviderFailed(self._provider, shown_reason(message))
         return TransientFault(message)
+
+
+def _status_in(error: dict[str, Any]) -> int | None:
+    """Return the HTTP status that an error in a stream states, or that its kind has otherwise."""
+    values = [error.get(name) for name in ("code", "status_code", "http_status", "status", "type")]
+    for value in values:
+        status = int(value) if isinstance(value, str) and value.isdecimal() and len(value) == 3 else value
+        if isinstance(status, int) and 400 <= status < 600:
+            return status
+    kinds = " ".join(map(as_text, values)).lower()
+    return next((status for status, words in _KINDS.items() if any(word in kinds for word in words)), None)
 
 
 def text_of(error: dict[str, Any]) -> str:
@@ -163,11 +186,15 @@ def text_of(error: dict[str, Any]) -> str:
 
 
 def delay_of(error: dict[str, Any]) -> dict[str, str]:
-    """Return the time to wait that Gemini states in the body of a refusal, as a header."""
+    """Return the time to wait that the body of a refusal states, as headers: in details, or in its text."""
     details = map(as_object, as_list(error.get("details")))
-    delays = (as_text(detail.get("retryDelay")) for detail in details)
+    delays = [as_text(detail.get("retryDelay")) for detail in details]
+    if told := _TRY_AGAIN.search(as_text(error.get("message"))):
+        delays.append(told[1] + ("s" if told[1].isdecimal() else ""))
     delay = next(filter(None, delays), "")
-    return {"retry-after": delay.removesuffix("s")} if delay else {}
+    of_router = as_object(as_object(error.get("metadata")).get("headers"))
+    headers = {name.lower(): value for name, value in of_router.items() if isinstance(value, str)}
+    return {**headers, "retry-after": delay} if delay else headers
 
 
 def error_in(body: bytes) -> dict[str, Any]:

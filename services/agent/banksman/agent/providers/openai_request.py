@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import is_closed
 from banksman.agent.providers import exchanges
+from banksman.agent.providers.exchanges import CALLS_FIELD
 from banksman.agent.providers.profiles import Profile, with_profile
 from banksman.agent.providers.untyped import as_object
 from banksman.contracts.messages import UserMessage
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
         ChatCompletionMessageParam,
         ChatCompletionToolParam,
     )
-
-CALLS_FIELD = "calls"
-"""The field of a state with the fields of single calls; all others are fields of the message."""
 
 _BETWEEN = "Done."
 """The reply between a result and a user message for servers that require one."""
@@ -77,12 +75,23 @@ def messages(request: ModelRequest, provider: str, profile: Profile) -> list[Cha
             case UserMessage():
                 if sent and sent[-1]["role"] == "tool" and not profile.user_after_tool:
                     sent.append({"role": "assistant", "content": _BETWEEN})
-                sent.append({"role": "user", "content": _content(item)})
+                content = _content(item)
+                if sent and sent[-1]["role"] == "user" and profile.joined_users:
+                    sent[-1]["content"] = _joined(sent[-1]["content"], content)
+                else:
+                    sent.append({"role": "user", "content": content})
             case exchanges.ModelExchange():
                 sent.extend(_exchange(item, provider, profile))
             case _:
                 assert_never(item)
     return cast("list[ChatCompletionMessageParam]", sent)
+
+
+def _joined(first: Any, second: Any) -> Any:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    parts = ([{"type": "text", "text": one}] if isinstance(one, str) else one for one in (first, second))
+    return [part for each in parts for part in each]
 
 
 def tool_param(tool: ToolDefinition) -> ChatCompletionToolParam:
@@ -121,9 +130,12 @@ def _exchange(exchange: exchanges.ModelExchange, provider: str, profile: Profile
         profile.reasoning_returned == "with_calls" and not exchange.calls
     ):
         state = {name: value for name, value in state.items() if not name.startswith("reasoning")}
-    reply: dict[str, Any] = {"role": "assistant", "content": source.content}
+    content = source.content if profile.null_content else source.content or ""
+    reply: dict[str, Any] = {"role": "assistant", "content": content}
+    if profile.missing_reasoning is not None:
+        reply["reasoning_content"] = profile.missing_reasoning
     if exchange.calls:
-        calls = [{**_call(call), **as_object(call_states.get(call.key))} for call in exchange.calls]
+        calls = [{**as_object(call_states.get(call.key)), **_call(call)} for call in exchange.calls]
         if profile.first_call_state and not call_states:
             calls[0] |= profile.first_call_state
         reply["tool_calls"] = calls

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -50,6 +50,8 @@ class SchemaRules:
     references: bool = False
     """Whether `$ref` is understood. Otherwise each reference is replaced by its target, and one that leads
     back to a schema around it by a schema for any value."""
+    type_beside_any_of: bool = True
+    """Whether a schema may have both `type` and `anyOf`; otherwise each alternative has the type."""
     one_type: bool = False
     """Whether each schema has exactly one type or `anyOf`, null is stated by `nullable`, and only texts are
     enumerated."""
@@ -68,6 +70,8 @@ class Profile(BaseModel):
 
     overflow_texts: tuple[Pattern, ...] = ()
     """Patterns in the error of a request that is longer than the model's context, at any status but 429."""
+    too_large_texts: tuple[Pattern, ...] = ()
+    """Patterns in the error of a request that is larger than what the account may send in a minute."""
     overflow_statuses: frozenset[int] = frozenset({413})
     """Statuses of such an error whatever its text."""
     overflow_statuses_without_text: frozenset[int] = frozenset()
@@ -75,8 +79,18 @@ class Profile(BaseModel):
     spent_quota_texts: tuple[Pattern, ...] = ()
     """Patterns in the error of an account without money or quota. It fails at once, unless the vendor names
     a time to wait."""
+    transient_texts: tuple[Pattern, ...] = ()
+    """Patterns in the error of a reply that the model wrote wrongly. Another attempt may succeed."""
+    failed_reasons: frozenset[str] = frozenset()
+    """Finish reasons of a reply that broke off at the server, in lower case; it is requested again."""
     system_role: Literal["system", "developer", "user"] = "system"
     """The role of the system prompt. `user` is for chat templates without another role for it."""
+    joined_users: bool = False
+    """Whether messages of users that follow each other are sent as one."""
+    null_content: bool = True
+    """Whether a reply of calls only has the content null; otherwise it is empty."""
+    missing_reasoning: str | None = None
+    """The `reasoning_content` of replies without it, for servers that require the field."""
     user_after_tool: bool = True
     """Whether a user message may follow a tool's result; otherwise a reply is put between them."""
     stream_usage: bool = True
@@ -124,12 +138,16 @@ class Profile(BaseModel):
     request, or as a number of tokens."""
 
     def is_overflow(self, status: int | None, error: str) -> bool:
-        """Return whether an error means that the request is longer than the model's context."""
+        """Return whether an error means that a shorter request would be accepted."""
         if status == 429:
-            return False
+            return _found(self.too_large_texts, error)
         if status in self.overflow_statuses or _found(self.overflow_texts, error):
             return True
         return status in self.overflow_statuses_without_text and _NO_TEXT.fullmatch(error) is not None
+
+    def is_transient(self, error: str) -> bool:
+        """Return whether the model wrote a reply that its server could not read."""
+        return _found(self.transient_texts, error)
 
     def is_spent_quota(self, error: str) -> bool:
         """Return whether requests fail until the account is paid or its quota is raised."""
@@ -172,6 +190,21 @@ class ProfileEntry(BaseModel):
         )
 
 
+class Refusal(BaseModel):
+    """What a refusal says about the model. The request is repeated with these fields of the profile."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: Pattern
+    statuses: frozenset[int] = frozenset({400, 403, 422, 500})
+    profile: dict[str, Any]
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        profile = Profile.model_validate(self.profile)
+        return {name: getattr(profile, name) for name in self.profile}
+
+
 class ProfileFile(BaseModel):
     """A file of profiles, such as `profiles.toml`."""
 
@@ -180,6 +213,7 @@ class ProfileFile(BaseModel):
     vendors: dict[str, tuple[str, ...]] = {}
     """Patterns of `host` or `host:port` by vendor, for providers that name no vendor."""
     entries: tuple[ProfileEntry, ...] = ()
+    refusals: dict[str, Refusal] = {}
 
 
 def read_profiles(file: Path) -> ProfileFile:
@@ -202,7 +236,7 @@ def profile_of(base_url: str, model: str, vendor: str | None = None, file: Path 
     """
     parts = urlsplit(base_url)
     address = (parts.hostname or "", f"{parts.hostname}:{parts.port}")
-    files = (_built_in(), _of_operator(file)) if file else (_built_in(),)
+    files = _files(file)
     named = vendor or next((name for one in reversed(files) for name in _vendors_at(one, address)), "")
     fields: dict[str, Any] = {}
     for entry in (entry for one in files for entry in one.entries):
@@ -210,6 +244,11 @@ def profile_of(base_url: str, model: str, vendor: str | None = None, file: Path 
             for name, value in entry.profile.items():
                 fields[name] = {**fields.get(name, {}), **value} if isinstance(value, dict) else value
     return Profile.model_validate(fields)
+
+
+def refusals_of(file: Path | None) -> dict[str, Refusal]:
+    """Return what refusals say about models, by name."""
+    return {name: one for each in _files(file) for name, one in each.refusals.items()}
 
 
 def with_profile(request: ModelRequest, profile: Profile) -> ModelRequest:
@@ -227,6 +266,10 @@ def _vendors_at(file: ProfileFile, address: tuple[str, str]) -> Iterator[str]:
 
 def _any_matches(patterns: tuple[str, ...], text: str) -> bool:
     return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def _files(of_operator: Path | None) -> tuple[ProfileFile, ...]:
+    return (_built_in(), _of_operator(of_operator)) if of_operator else (_built_in(),)
 
 
 @cache

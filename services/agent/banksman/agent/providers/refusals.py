@@ -1,13 +1,14 @@
-"""What models refuse of a request: options, images and summaries of their reasoning."""
+"""What models refuse of a request: options, images, and forms that their profile states otherwise."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import instructed
 from banksman.agent.providers.images import with_images
+from banksman.agent.providers.profiles import Profile, Refusal
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.model_options import ModelOptions
 
@@ -24,12 +25,7 @@ _OPTION_WORDS = {
     "temperature": ("temperature",),
 }
 """The words by which refusals of vendors name an option, by the option."""
-IMAGES, SUMMARIES = "images", "summaries"
-"""What models refuse beside options: images, and summaries of their reasoning."""
-_OF_SUMMARIES = re.compile(
-    r"reasoning.{0,20}(summary|summaries)|include_?thoughts|thinking is not (enabled|supported)",
-    re.IGNORECASE,
-)
+IMAGES = "images"
 MAX_REMEMBERED_MODELS = 1_000
 """Maximum number of models whose refused options are remembered: tenants choose the names."""
 
@@ -49,9 +45,22 @@ class RefusedParts:
         return self._of.get(model, frozenset())
 
 
-def refuses_summaries(refusal: ProviderFailed) -> bool:
-    """Return whether summaries are refused, as for organisations that the vendor has not verified."""
-    return refusal.status in (400, 403) and _OF_SUMMARIES.search(refusal.message) is not None
+def refused_form(
+    refusal: ProviderFailed, known: Mapping[str, Refusal], profile: Profile, *, with_tools: bool
+) -> str | None:
+    """Return the name of what a refusal says about the model, unless the profile states it already."""
+    for name, one in known.items():
+        if refusal.status in one.statuses and one.text.search(refusal.message):
+            fields = [field for field in one.fields if with_tools or field != "tool_schema"]
+            if any(getattr(profile, field) != one.fields[field] for field in fields):
+                return name
+    return None
+
+
+def with_refused(profile: Profile, known: Mapping[str, Refusal], refused: frozenset[str]) -> Profile:
+    """Return the profile of a model that refused these forms."""
+    fields = [one.fields for name, one in known.items() if name in refused]
+    return profile.model_copy(update={name: value for each in fields for name, value in each.items()})
 
 
 def refused_option(refusal: ProviderFailed, options: ModelOptions) -> str | None:
@@ -75,6 +84,9 @@ def without_refused(request: ModelRequest, refused: frozenset[str]) -> ModelRequ
         request = instructed(request)
     if IMAGES in refused:
         request = replace(request, messages=with_images(request.messages, "none"))
-    options = refused - {IMAGES, SUMMARIES}
-    given = {option: None for option in options if getattr(request.options, option) is not None}
+    given = {
+        option: None
+        for option in refused & _OPTION_WORDS.keys()
+        if getattr(request.options, option) is not None
+    }
     return replace(request, options=request.options.model_copy(update=given)) if given else request

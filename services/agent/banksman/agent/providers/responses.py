@@ -157,8 +157,14 @@ class ResponsesReader:
     def full(self) -> bool:
         return self._builder.full
 
+    @property
+    def ended(self) -> bool:
+        return bool(self._end)
+
     async def take(self, event: dict[str, Any]) -> None:
         index, kind = as_count(event.get("output_index")), as_text(event.get("type"))
+        if event.get("object") == "response":  # The whole reply instead of a stream.
+            event, kind = {"response": event}, f"response.{as_text(event.get('status'))}"
         match kind:
             case "response.output_text.delta" | "response.refusal.delta":
                 self._streamed.add(index)

@@ -29,13 +29,13 @@ from banksman.agent.providers.images import (
     with_files,
     with_images,
 )
-from banksman.agent.providers.profiles import Profile, profile_of
+from banksman.agent.providers.profiles import Profile, profile_of, refusals_of
 from banksman.agent.providers.refusals import (
     IMAGES,
-    SUMMARIES,
     RefusedParts,
+    refused_form,
     refused_option,
-    refuses_summaries,
+    with_refused,
     without_refused,
 )
 from banksman.agent.providers.schemas import offered
@@ -79,45 +79,54 @@ class RetryingProvider(ABC, Generic[C]):
         """A request that is refused for one of its options is repeated without it, as are later ones.
 
         Tools that the model's API refuses are left out, which a notice of the reply states. A request that is
-        refused for the opaque state of earlier replies, for images or for summaries is repeated without them.
+        refused for its form is repeated in another, and one that is refused for the opaque state of earlier
+        replies or for images without them.
         """
         until = time.monotonic() + deadline_s
-        profile = self.profile(request.model)
-        tools, notices = offered(request.tools, profile)
-        accepted: Images = "none" if self.facts(request.model).images is False else profile.images
+        images = self.profile(request.model).images
+        accepted: Images = "none" if self.facts(request.model).images is False else images
         messages = await self._with_files(request, with_images(request.messages, accepted), accepted)
-        request = replace(request, messages=opened(messages, self.name, self.origin), tools=tools)
+        request = replace(request, messages=opened(messages, self.name, self.origin))
         wait_s = self.settings.max_wait_s if wait_s is None else wait_s
         wait_until = asyncio.get_running_loop().time() + wait_s
         while True:
             request = without_refused(request, self._refused.of(request.model))
+            tools, notices = offered(request.tools, self.profile(request.model))
             try:
-                reply = await self._with_retries(request, deltas, deadline_s, wait_until)
+                sent = replace(request, tools=tools)
+                reply = await self._with_retries(sent, deltas, deadline_s, wait_until)
                 state = sealed(reply.provider_state, self.origin)
                 return replace(reply, provider_state=state, notices=(*notices, *reply.notices))
             except ProviderFailed as refusal:
-                facts = {"model": request.model}
-                if self.profile(request.model).reasoning_summary and refuses_summaries(refusal):
-                    logger.warning("the model refused summaries: %s", refusal, extra=facts)
-                    self._refused.add(request.model, SUMMARIES)
-                elif refuses_state(refusal, request.messages):
-                    # Reasoning is valid only after the exact prefix that preceded it, which another prompt,
-                    # other tools or a compaction change.
-                    request = replace(request, messages=opened(request.messages, self.name, None))
-                    logger.warning("the model refused earlier reasoning: %s", refusal, extra=facts)
-                elif option := refused_option(refusal, request.options):
-                    logger.warning("the model refused the option %s: %s", option, refusal, extra=facts)
-                    self._refused.add(request.model, option)
-                elif concerns_images(refusal.message, request.messages):
-                    # A link is chosen by a tenant, and may be what the error quotes.
-                    if unsupported(refusal.message) and not has_links(request.messages):
-                        self._refused.add(request.model, IMAGES)
-                    request = replace(request, messages=with_images(request.messages, "none"))
-                    logger.warning("the model refused the images: %s", refusal, extra=facts)
-                else:
+                changed = self._adapted(request, refusal)
+                if changed is None:
                     raise
+                request = changed
             await deltas.restart()
             deadline_s = max(0.1, until - time.monotonic())
+
+    def _adapted(self, request: ModelRequest, refusal: ProviderFailed) -> ModelRequest | None:
+        """Return the request to send after a refusal, which is remembered; None if it names nothing known."""
+        model, known = request.model, refusals_of(self.settings.profiles_file)
+        part = refused_form(refusal, known, self.profile(model), with_tools=bool(request.tools))
+        if part is None and refuses_state(refusal, request.messages):
+            # Reasoning is valid only after the exact prefix that preceded it, which another prompt, other
+            # tools or a compaction change.
+            request, part = replace(request, messages=opened(request.messages, self.name, None)), "state"
+        elif part:
+            self._refused.add(model, part)
+        elif option := refused_option(refusal, request.options):
+            self._refused.add(model, option)
+            part = f"the option {option}"
+        elif concerns_images(refusal.message, request.messages):
+            # A link is chosen by a tenant, and may be what the error quotes.
+            if unsupported(refusal.message) and not has_links(request.messages):
+                self._refused.add(model, IMAGES)
+            request, part = replace(request, messages=with_images(request.messages, "none")), IMAGES
+        if part is None:
+            return None
+        logger.warning("the model refused %s: %s", part, refusal, extra={"model": model})
+        return request
 
     async def _with_files(
         self, request: ModelRequest, messages: tuple[Message, ...], accepted: Images
@@ -175,12 +184,17 @@ class RetryingProvider(ABC, Generic[C]):
             profile = self.profile(model)
             if profile.is_overflow(fault.status, fault.message):
                 raise ContextOverflow(self.name, fault.message, status=fault.status) from fault
-            if isinstance(fault, TransientFault) and fault.retry_after_s is None:
-                if profile.is_spent_quota(fault.message) or unsupported(fault.message):
+            unpaid = fault.status == 402 or profile.is_spent_quota(fault.message)
+            if isinstance(fault, TransientFault):
+                if fault.retry_after_s is None and (unpaid or unsupported(fault.message)):
                     raise self._gave_up(fault, 1) from fault
+            elif unpaid:
+                raise self._gave_up(fault, 1) from fault
+            elif profile.is_transient(fault.message):
+                raise TransientFault(fault.message, status=fault.status) from fault
             raise
 
-    def _gave_up(self, fault: TransientFault, number: int) -> ProviderFailed:
+    def _gave_up(self, fault: TransientFault | ProviderFailed, number: int) -> ProviderFailed:
         text = fault.message if number == 1 else f"{fault.message} ({number} attempts)"
         return ProviderFailed(self.name, text, status=fault.status, unavailable=True)
 
@@ -198,10 +212,10 @@ class RetryingProvider(ABC, Generic[C]):
         return Facts()
 
     def profile(self, model: str) -> Profile:
-        profile = profile_of(self.entry.base_url, model, self.entry.vendor, self.settings.profiles_file)
-        if SUMMARIES in self._refused.of(model):
-            return profile.model_copy(update={"reasoning_summary": False})
-        return profile
+        file = self.settings.profiles_file
+        profile = profile_of(self.entry.base_url, model, self.entry.vendor, file)
+        refused = self._refused.of(model)
+        return with_refused(profile, refusals_of(file), refused) if refused else profile
 
     def silence_s(self, model: str) -> float:
         return self.settings.silence_s(f"{self.name}:{model}")

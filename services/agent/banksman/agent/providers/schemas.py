@@ -230,6 +230,12 @@ class _Reduction:
         kinds = [one for one in as_list(given) or [given] if one in _TYPES]
         rest = {name: value for name, value in schema.items() if name != "type"}
         found = {"type": kinds if isinstance(given, list) else kinds[0], **rest} if kinds else rest
+        if kinds and rest.get("anyOf") and not self._rules.type_beside_any_of:
+            parts = map(as_object, rest["anyOf"])
+            found = {
+                **rest,
+                "anyOf": [part if "anyOf" in part else {"type": found["type"], **part} for part in parts],
+            }
         return {"items": {}, **found} if "array" in kinds else found
 
     def _with_one_type(self, schema: Schema) -> Schema:

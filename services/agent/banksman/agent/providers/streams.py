@@ -9,6 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Generator, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from banksman.agent.providers.faults import TransientFault, shown_reason
@@ -26,6 +27,11 @@ MAX_ERROR_BYTES = 64 * 1024
 END_FIELD = "[DONE]"
 """The only field of the object that stands for the event which ends a stream of the OpenAI format."""
 _PIECE_BYTES = 4096
+_BOM = b"\xef\xbb\xbf"
+_SHOWN_BYTES = 1024
+"""Bytes of a reply without events that its error contains."""
+_DECODER = json.JSONDecoder(strict=False)
+"""Accepts control characters in strings, as a server writes that divides data at each line end."""
 _WORK_S, _MAX_REST_S = 0.005, 0.1
 _RESTS = 2
 """Seconds of rest for each second of work: one reply never takes more than a third of the time."""
@@ -96,18 +102,25 @@ async def events_in(provider: str, pieces: AsyncIterable[bytes]) -> AsyncGenerat
     """Yield the data of the events of a stream; raises as `bounded` and `Events`.
 
     A body that is JSON instead of a stream is yielded as one event. A page, such as a proxy sends, is a
-    `ProviderFailed`.
+    `ProviderFailed`, and any other text without events a `TransientFault`.
     """
-    events, other, is_stream = Events(), bytearray(), None
+    events, other, beginning, is_stream = Events(), bytearray(), b"", None
     async for piece in bounded(provider, pieces):
-        if is_stream is None and (start := piece.lstrip()):
+        if is_stream is None and (start := piece.removeprefix(_BOM).lstrip()):
             is_stream = start[:1] not in b"{[<"
+            beginning = start[:_SHOWN_BYTES]
         if is_stream is False:
             other += piece
             _check_size(len(other))
             continue
         for data in events.complete(piece):
             yield data
+            beginning = b""
+    for data in events.last():
+        yield data
+        beginning = b""
+    if beginning and is_stream:
+        raise TransientFault(f"the model's server sent no events: {beginning.decode('utf-8', 'replace')}")
     if other.lstrip().startswith(b"<"):
         page = other[:MAX_ERROR_BYTES].decode("utf-8", "replace")
         text = shown_reason(f"the model's server sent a page instead of a reply: {page}")
@@ -123,7 +136,7 @@ def json_event(data: bytes) -> dict[str, Any]:
         TransientFault: The data is not JSON; the message contains its beginning.
     """
     try:
-        value: object = json.loads(data)
+        value: object = _DECODER.decode(data.decode("utf-8-sig", "replace").strip())
     except (ValueError, RecursionError) as error:
         text = f"the model's server sent no JSON: {data[:MAX_ERROR_BYTES].decode('utf-8', 'replace')}"
         raise TransientFault(text) from error
@@ -157,6 +170,8 @@ class Events:
         self._bytes = 0
         """The size of the incomplete event."""
         self._after_return = False
+        self._failed = False
+        """Whether the incomplete event is named `error`."""
 
     def complete(self, piece: bytes) -> Generator[bytes]:
         """Yield the data of the events that a piece completes; raise `TransientFault` if one is too large."""
@@ -173,12 +188,32 @@ class Events:
         lines = self._rest.splitlines(keepends=True)
         self._rest = bytearray() if lines[-1].endswith((b"\n", b"\r")) else lines.pop()
         for line in lines:
-            field = bytes(line).rstrip(b"\r\n")
+            field = bytes(line).rstrip(b"\r\n").removeprefix(_BOM)
             if field.startswith(b"data:"):
                 self._data.append(field[5:].removeprefix(b" "))
+            elif field.startswith((b"error:", b"event: error")):
+                # llama.cpp wrote `error:` in the place of `data:` until the end of 2025.
+                self._failed = True
+                self._data += filter(None, [field.partition(b"error:")[2]])
             elif not field:
                 self._bytes = len(self._rest)
-                if self._data:
-                    data = b"\n".join(self._data)
-                    self._data.clear()
-                    yield _with_few_values(data)
+                if data := b"\n".join(self._data).strip():
+                    yield _with_few_values(_as_error(data) if self._failed else data)
+                self._data.clear()
+                self._failed = False
+
+    def last(self) -> Generator[bytes]:
+        """Yield the complete data at the end of a stream whose last empty line is missing."""
+        for data in self.complete(b"\n\n"):
+            with suppress(TransientFault):
+                if data.startswith(END_FIELD.encode()) or json_event(data):
+                    yield data
+
+
+def _as_error(data: bytes) -> bytes:
+    """Return the data of an event named `error` as an object with the field `error`."""
+    try:
+        fields = json_event(data)
+    except TransientFault:
+        return json.dumps({"error": data.decode("utf-8", "replace")}).encode()
+    return data if "error" in fields else json.dumps({"error": fields}).encode()

@@ -27,4 +27,5 @@ def as_text(value: object) -> str:
 
 
 def as_count(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    """Return a whole number, also one that is written as a float; 0 for anything else."""
+    return int(value) if isinstance(value, int) or (isinstance(value, float) and value.is_integer()) else 0
