@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -98,6 +98,10 @@ class Front:
     http: contextlib.AsyncExitStack
     """Closes the server after open requests have finished, before the objects that they use are closed."""
 
+    def after_most_of_the_drain(self, end: Callable[[], None]) -> None:
+        """Let open streams and waits finish for most of the drain time; then end the others with a reason."""
+        asyncio.get_running_loop().call_later(self.settings.gateway.drain_s * FINISH_SHARE, end)
+
 
 @asynccontextmanager
 async def listening_front(
@@ -130,11 +134,10 @@ async def listening_front(
         port = await http.enter_async_context(
             listening(_http_config(with_cors(perimeter, settings.gateway), settings))
         )
-        # Open streams may finish for most of the drain time; the others then end with an error event.
-        loop, finish_s = asyncio.get_running_loop(), settings.gateway.drain_s * FINISH_SHARE
-        http.callback(loop.call_later, finish_s, upstreams.end)
         logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
-        yield Front(settings, health, app, keys, features, dispatcher, port, http)
+        front = Front(settings, health, app, keys, features, dispatcher, port, http)
+        http.callback(front.after_most_of_the_drain, upstreams.end)
+        yield front
 
 
 def _is_no_cut_stream(record: logging.LogRecord) -> bool:

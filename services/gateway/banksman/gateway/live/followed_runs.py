@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
+from weakref import WeakSet
 
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
@@ -21,6 +22,7 @@ from banksman.gateway.operation.streaming import SSE_HEADERS, StreamedResponse, 
 
 REASON = "The client closed the connection."
 TOO_SLOW = "the client reads too slowly"
+STOPPING = "the gateway stops; the run continues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,19 @@ def run_headers(conversation_id: str, run_id: str) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FollowedRuns:
     dispatcher: Dispatcher
     feeds: Feeds
     views: Views
+    stopping: bool = False
+    _open: WeakSet[ConversationFeed] = field(default_factory=lambda: WeakSet[ConversationFeed]())
+
+    def end(self) -> None:
+        """End the streams when the process stops; clients read the runs again from another gateway."""
+        self.stopping = True
+        for feed in tuple(self._open):
+            feed.require_resync(STOPPING)
 
     async def cancel_abandoned(self, caller: Caller, run_id: str) -> None:
         frame = RunCancel(type="run.cancel", id=new_id("disconnect-"), run_id=run_id, reason=REASON)
@@ -108,8 +118,7 @@ class FollowedRuns:
             raise
         if feed is not early:
             await early.close()
-        feed.only(run_id)
-        return FollowedRun(self, caller, request.conversation_id, run_id, feed, outbox)
+        return self._followed(caller, request.conversation_id, run_id, feed, outbox)
 
     async def open_run(
         self, caller: Caller, conversation_id: str, run_id: str, after_seq: int, detail: Detail
@@ -120,8 +129,16 @@ class FollowedRuns:
         """
         outbox = Outbox()
         feed = await self.feeds.open(caller, conversation_id, after_seq=after_seq, detail=detail, sink=outbox)
-        feed.only(run_id)
         await feed.listen()
+        return self._followed(caller, conversation_id, run_id, feed, outbox)
+
+    def _followed(
+        self, caller: Caller, conversation_id: str, run_id: str, feed: ConversationFeed, outbox: Outbox
+    ) -> FollowedRun:
+        feed.only(run_id)
+        self._open.add(feed)
+        if self.stopping:
+            feed.require_resync(STOPPING)
         return FollowedRun(self, caller, conversation_id, run_id, feed, outbox)
 
     async def _from_first_event(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated
 
@@ -33,6 +33,7 @@ from banksman.contracts.work import StartRun
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.view import PARKED, RunView
 from banksman.gateway.conversations.views import Views
+from banksman.runtime.waits import any_set
 
 START: TypeAdapter[StartRun | StartWorkflow] = TypeAdapter(
     Annotated[StartRun | StartWorkflow, Field(discriminator="type")]
@@ -58,6 +59,8 @@ class Runs:
     hub: LiveHub
     views: Views
     conversations: Conversations
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Ends the waits for runs when the process stops."""
 
     async def get(self, tenant: str, run_id: str) -> FoundRun:
         known, conversation_id = await self.find(tenant, run_id), conversation_of(run_id)
@@ -89,7 +92,7 @@ class Runs:
     async def wait(
         self, tenant: str, run_id: str, timeout_s: float, *, or_parked: bool = False, started: bool = False
     ) -> FoundRun:
-        """Return a run once it has ended, or after `timeout_s`.
+        """Return a run once it has ended, or after `timeout_s`, or when the process stops.
 
         `or_parked` also returns a run that waits for a user. `started` is for a run that this process has
         just accepted.
@@ -116,10 +119,7 @@ class Runs:
                 tenant, conversation_id, after_stream_seq=view.stream_seq, on_commit=on_commit
             )
             try:
-                async with asyncio.timeout(timeout_s):
-                    await ended.wait()
-            except TimeoutError:
-                pass
+                await any_set(ended, self.stopping, timeout_s=timeout_s)
             finally:
                 await following.close()
         # If the commit that ended the run was received, nothing needs to be read.

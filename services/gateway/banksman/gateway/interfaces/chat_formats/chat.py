@@ -13,10 +13,9 @@ from starlette.responses import JSONResponse
 from banksman.contracts.events import RunFinished
 from banksman.gateway.feature import Feature
 from banksman.gateway.interfaces.chat_formats import replies, requests
-from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, run_headers
+from banksman.gateway.live.followed_runs import STOPPING, FollowedRun, FollowedRuns, run_headers
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import BodyLimit, Operations
-from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.operation.streaming import CLIENT_CLOSED, unless_disconnected
@@ -111,11 +110,14 @@ async def _reply(
         run = await followed.start(caller, message, "final")
         return run.stream(_events(run, writer(replies.Extension(conversation_id, run.run_id))))
     run_id = (await dispatcher.handle(caller, message)).run_id or ""
-    outcome = await unless_disconnected(request.receive, _outcome(dispatcher, caller, run_id))
+    outcome = await unless_disconnected(request.receive, _outcome(followed, caller, run_id))
     if outcome is None:
         await followed.cancel_abandoned(caller, run_id)
         return Response(status_code=CLIENT_CLOSED)
     headers = run_headers(conversation_id, run_id)
+    if not isinstance(outcome, EndedRun):
+        why = f"{STOPPING}. Read /context/runs/{run_id}."
+        return JSONResponse(error_body(request.url.path, 400, "unavailable", why), 400, headers)
     if failed := replies.failure(outcome):
         # Vendors' SDKs retry a request after a status of 500 or more, and a second run would repeat side
         # effects.
@@ -123,10 +125,11 @@ async def _reply(
     return JSONResponse(writer(replies.Extension(conversation_id, run_id)).body(outcome), headers=headers)
 
 
-async def _outcome(dispatcher: Dispatcher, caller: Caller, run_id: str) -> EndedRun:
+async def _outcome(followed: FollowedRuns, caller: Caller, run_id: str) -> Run:
+    """Return a run once it has ended, or when the gateway stops."""
     while True:
-        run: Run = await dispatcher.request("run.read", caller, run_id=run_id, wait_s=WAIT_S)
-        if isinstance(run, EndedRun):
+        run: Run = await followed.dispatcher.request("run.read", caller, run_id=run_id, wait_s=WAIT_S)
+        if isinstance(run, EndedRun) or followed.stopping:
             return run
 
 
