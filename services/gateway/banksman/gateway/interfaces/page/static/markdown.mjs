@@ -17,19 +17,20 @@ let depth = 0;
 
 class TooComplex extends Error {}
 
-/** The tokenizer that a loop of the lexer tries first: it ends the loop at the deadline. */
+/** The tokenizer that a loop of the lexer tries first: it ends the loop at the deadline. @returns {false} */
 function inTime() {
   if (performance.now() > deadline) throw new TooComplex();
   return false;
 }
 
-/** The tokenizer of a block that contains blocks; what is nested deeper remains text. */
+/** The tokenizer of a block that contains blocks; what is nested deeper remains text. @param {'blockquote' | 'list'} name */
 function nested(name) {
+  /** @this {Tokenizer} @param {string} source @returns {any} */
   return function read(source) {
     if (depth >= MAX_DEPTH) return undefined;
     depth += 1;
     try {
-      return Tokenizer.prototype[name].call(this, source);
+      return /** @type {any} */ (Tokenizer.prototype)[name].call(this, source);
     } finally {
       depth -= 1;
     }
@@ -45,6 +46,13 @@ const INLINE_MATHS = /^(?:\$\$([^$\n]+?)\$\$|\\\(([^\n]+?)\\\)|\$(?!\s)([^$\n]*[
 /** A cell that is not broken: a short text that begins with a number. */
 const NUMBER = /^[-+−–~≈<>≤≥$€£¥(]*\d[^]{0,24}$/;
 
+/**
+ * @param {'block' | 'inline'} level
+ * @param {RegExp} rule
+ * @param {RegExp} start
+ * @param {boolean} display
+ * @returns {import('marked').TokenizerAndRendererExtension}
+ */
 const mathsToken = (level, rule, start, display) => ({
   name: `${level}Maths`,
   level,
@@ -52,7 +60,8 @@ const mathsToken = (level, rule, start, display) => ({
   tokenizer(text) {
     const match = rule.exec(text);
     if (!match) return undefined;
-    return { type: `${level}Maths`, raw: match[0], source: match.slice(1).find(Boolean).trim(), display };
+    const source = match.slice(1).find(Boolean)?.trim();
+    return { type: `${level}Maths`, raw: match[0], source, display };
   },
   renderer: ({ source, markup }) => markup ?? `<code>${escapeHtml(source)}</code>`,
 });
@@ -80,9 +89,9 @@ marked.use({
       return `<a href="${escapeHtml(href)}" title="${escapeHtml(href)}">${this.parser.parseInline(tokens)}</a>`;
     },
     table(token) {
-      const cell = (content) =>
+      const cell = (/** @type {import('marked').Tokens.TableCell} */ content) =>
         this.tablecell(content).replace(/^<t[hd]/, NUMBER.test(content.text) ? '$& class="number"' : '$&');
-      const cells = (row) => row.map(cell).join('');
+      const cells = (/** @type {import('marked').Tokens.TableCell[]} */ row) => row.map(cell).join('');
       const head = `<tr>${cells(token.header)}</tr>`;
       const body = token.rows.map((row) => `<tr>${cells(row)}</tr>`).join('');
       return `<div class="table" tabindex="0"><table><thead>${head}</thead><tbody>${body}</tbody></table></div>`;
@@ -91,6 +100,7 @@ marked.use({
 });
 
 export function escapeHtml(/** @type {string} */ text) {
+  /** @type {Record<string, string>} */
   const entities = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
   return String(text).replaceAll(/[&<>"']/g, (character) => entities[character]);
 }
@@ -106,7 +116,7 @@ export function withPlainTags(text) {
 }
 
 /** Decode entities in the text, so that they are not escaped twice. */
-function unescaped(text) {
+function unescaped(/** @type {string} */ text) {
   return text
     .replaceAll('&lt;', '<')
     .replaceAll('&gt;', '>')
@@ -124,7 +134,7 @@ export function fenceClosed(raw) {
   const fence = OPENING.exec(raw)?.[1];
   if (!fence) return true; // An indented block has no fence to close.
   const lines = raw.trimEnd().split('\n');
-  const last = lines.length > 1 ? lines.at(-1).trim() : '';
+  const last = lines.length > 1 ? lines[lines.length - 1].trim() : '';
   return last.length >= fence.length && [...last].every((character) => character === fence[0]);
 }
 
@@ -134,13 +144,19 @@ export function mayHoldMaths(text) {
 }
 
 /**
+ * @typedef {{kind: 'html', html: string} | {kind: 'code', language: string, source: string, closed: boolean}
+ *   | {kind: 'image', address: string, text: string}} Block `html` is not sanitised yet
+ * @typedef {((source: string, display: boolean) => string | null) | null} Maths returns markup; without it, or if it
+ *   returns null, maths is shown as source
+ * @typedef {import('marked').Tokens.Generic} Token
+ */
+
+/**
  * Split Markdown into blocks.
  *
  * @param {string} text
- * @param {((source: string, display: boolean) => string | null) | null} maths returns markup; without it, or if it
- *   returns null, maths is shown as source
- * @returns {({kind: 'html', html: string} | {kind: 'code', language: string, source: string, closed: boolean}
- *   | {kind: 'image', address: string, text: string})[]} `html` is not sanitised yet
+ * @param {Maths} [maths]
+ * @returns {Block[]}
  */
 export function blocksOf(text, maths = null) {
   return blocksOfTokens(lexed(text), maths, { level: 1 });
@@ -153,9 +169,11 @@ export function blocksOf(text, maths = null) {
  */
 export function growingBlocks() {
   let read = '';
+  /** @type {Maths} */
   let maths = null;
   let from = 0;
   let headings = { level: 1 };
+  /** @type {Block[]} */
   let done = [];
   return (text, converter = null) => {
     if (!text.startsWith(read) || converter !== maths) [from, headings, done] = [0, { level: 1 }, []];
@@ -174,9 +192,9 @@ export function growingBlocks() {
   };
 }
 
-/** The blocks of tokens; the level of the last heading is kept in `headings`, so that no level is skipped. */
+/** The blocks of tokens; the level of the last heading is kept in `headings`, so that no level is skipped. @param {Token[]} tokens @param {Maths} maths @param {{level: number}} headings @returns {Block[]} */
 function blocksOfTokens(tokens, maths, headings) {
-  marked.walkTokens(tokens, (token) => {
+  marked.walkTokens(tokens, (/** @type {Token} */ token) => {
     if (token.type === 'heading')
       headings.level = token.depth = Math.min(token.depth + 1, headings.level + 1, 6);
     if (maths && token.type.endsWith('Maths')) token.markup = maths(token.source, token.display);
@@ -188,7 +206,7 @@ function blocksOfTokens(tokens, maths, headings) {
   });
 }
 
-/** Read a text. What cannot be read within the limits remains text: the model, or a page that it read, wrote it. */
+/** Read a text. What cannot be read within the limits remains text: the model, or a page that it read, wrote it. @param {string} text @returns {Token[]} */
 function lexed(text) {
   deadline = text.length > SHORT_CHARACTERS ? performance.now() + MAX_LEXING_MS : Infinity;
   const lexer = new Lexer(marked.defaults);
@@ -201,7 +219,7 @@ function lexed(text) {
   return lexer.tokens;
 }
 
-/** Whether the action ended in time. */
+/** Whether the action ended in time. @param {() => void} action */
 function attempted(action) {
   try {
     action();
@@ -212,26 +230,32 @@ function attempted(action) {
   }
 }
 
-const plain = (text) => ({ type: 'text', raw: text, text: cutLines(text), escaped: false });
+const plain = (/** @type {string} */ text) => ({
+  type: 'text',
+  raw: text,
+  text: cutLines(text),
+  escaped: false,
+});
 
-/** The images of a paragraph that contains only images; null for other blocks, or if an image must not be loaded. */
+/** The images of a paragraph that contains only images; null for other blocks, or if an image must not be loaded. @param {Token} token @returns {Block[] | null} */
 function imagesOf(token) {
   if (token.type !== 'paragraph') return null;
-  const parts = token.tokens.filter((part) => part.type !== 'br' && part.raw.trim() !== '');
-  const isShown = (part) =>
+  /** @type {Token[]} */
+  const parts = (token.tokens ?? []).filter((part) => part.type !== 'br' && part.raw.trim() !== '');
+  const isShown = (/** @type {Token} */ part) =>
     part.type === 'image' && (isImageData(part.href) || imagePath(part.href) !== null);
   if (!parts.length || !parts.every(isShown)) return null;
   return parts.map((part) => ({ kind: 'image', address: part.href, text: part.text }));
 }
 
-/** The path of an image in the workspace; null for any other address, because a request to it could leak data. */
+/** The path of an image in the workspace; null for any other address, because a request to it could leak data. @param {string} address */
 export function imagePath(address) {
   const path = decoded(address).replace(/^(?:\.\/)+/, '');
   const isRelative = !/^[\\/]|:|[?#]|(?:^|\/)\.\.(?:\/|$)/.test(path);
   return isRelative && /\.(?:png|jpe?g|gif|webp)$/i.test(path) ? path : null;
 }
 
-function decoded(address) {
+function decoded(/** @type {string} */ address) {
   try {
     return decodeURIComponent(address);
   } catch {
@@ -239,6 +263,7 @@ function decoded(address) {
   }
 }
 
+/** @param {Token} token @returns {Block} */
 function codeBlock(token) {
   const language = (token.lang ?? '').trim().split(/\s+/)[0].toLowerCase();
   return { kind: 'code', language, source: token.text, closed: fenceClosed(token.raw) };

@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { openRun, pendingApprovals } from '../events.mjs';
 import { parts, t, withTexts } from '../strings.mjs';
 import { AttachButton, AttachedFiles, useDroppedFiles } from './attachments.mjs';
-import { Icon, IconButton, html, lazy, useStore } from './ui.mjs';
+import { Icon, IconButton, LinkButton, html, lazy, useStore } from './ui.mjs';
 
 const Completion = lazy(() => import('./completion.mjs'), 'Completion');
 const PromptDialog = lazy(() => withTexts(import('./prompt.mjs'), 'forms', 'workflows'), 'PromptDialog');
@@ -22,19 +22,19 @@ export function Composer() {
   const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const [mode, setMode] = useState('queue');
   const files = outbox.files.value;
-  const setFiles = (next) => (outbox.files.value = next);
-  const add = (more) => setFiles([...outbox.files.value, ...more].slice(0, MAX_FILES));
+  const setFiles = (/** @type {File[]} */ next) => (outbox.files.value = next);
+  const add = (/** @type {File[]} */ more) => setFiles([...outbox.files.value, ...more].slice(0, MAX_FILES));
   const text = outbox.draft.value;
   const dropping = useDroppedFiles(add);
-  const keys = useRef(/** @type {HTMLElement | null} */ (null));
-  const [closedAt, setClosedAt] = useState(/** @type {number | null} */ (null));
+  const keys = useRef(/** @type {((event: KeyboardEvent) => boolean) | null} */ (null));
+  const [closedAt, setClosedAt] = useState(/** @type {string | null} */ (null));
   const [prompt, setPrompt] = useState(/** @type {Item<'mcp.prompts'> | null} */ (null));
   const caret = area.current?.selectionStart ?? text.length;
   const completing = text !== closedAt && COMPLETABLE.test(text.slice(0, caret));
   const conversation = opened.current.value;
   const open = conversation ? openRun(conversation) : null;
   useLayoutEffect(() => {
-    if (matchMedia('(pointer: fine)').matches) area.current.focus();
+    if (matchMedia('(pointer: fine)').matches) area.current?.focus();
   }, [navigation.currentId.value]);
 
   /** A command that names no workflow is sent as a message. */
@@ -50,25 +50,25 @@ export function Composer() {
     outbox.draft.value = '';
     setFiles([]);
   };
-  const onKeyDown = (event) => {
+  const onKeyDown = (/** @type {PageEvent} */ event) => {
     if (completing && keys.current?.(event)) return;
     if (event.key !== 'Enter' || event.shiftKey) return;
     event.preventDefault();
     send();
   };
-  const complete = (next, caret) => {
+  const complete = (/** @type {string} */ next, /** @type {number} */ place) => {
     outbox.draft.value = next;
     setClosedAt(next);
     // The caret is set after the new text is drawn.
-    queueMicrotask(() => queueMicrotask(() => area.current.setSelectionRange(caret, caret)));
+    queueMicrotask(() => queueMicrotask(() => area.current?.setSelectionRange(place, place)));
   };
   const insert = (/** @type {string} */ found) => {
     setPrompt(null);
     complete(found, found.length);
-    area.current.focus();
+    area.current?.focus();
   };
-  const onPaste = (event) => {
-    const pasted = [...event.clipboardData.files];
+  const onPaste = (/** @type {PageEvent} */ event) => {
+    const pasted = [...(event.clipboardData?.files ?? [])];
     if (!pasted.length) return;
     event.preventDefault();
     add(pasted);
@@ -82,7 +82,7 @@ export function Composer() {
       <div class=${`composer-box ${dropping ? 'dropping' : ''}`}>
         <${AttachedFiles}
           files=${files}
-          onRemove=${(at) => setFiles(files.filter((_, other) => other !== at))}
+          onRemove=${(/** @type {number} */ at) => setFiles(files.filter((_, other) => other !== at))}
         />
         ${
           completing &&
@@ -113,7 +113,10 @@ export function Composer() {
           <button type="button" class="toggle to-workflows" onClick=${() => (runs.form.value = true)}>
             <${Icon} name="workflow" size=${16} /><span>${t('workflow.title')}</span>
           </button>
-          <${ModelButton} value=${outbox.model.value} onChange=${(model) => (outbox.model.value = model)} />
+          <${ModelButton}
+            value=${outbox.model.value}
+            onChange=${(/** @type {string | null} */ model) => (outbox.model.value = model)}
+          />
           ${open && html`<${ModeChoice} mode=${mode} onMode=${setMode} />`}
           <span class="composer-hint" aria-hidden="true"
             >${parts('composer.enter', { key: html`<kbd>Enter</kbd>` })}</span
@@ -144,13 +147,13 @@ export function Composer() {
     }`;
 }
 
-function placeholderFor(mode) {
+function placeholderFor(/** @type {string} */ mode) {
   return t(mode === 'steer' ? 'composer.steerPlaceholder' : 'composer.queuePlaceholder');
 }
 
-/** While a run is open, a message is either queued behind it or steers it. */
+/** While a run is open, a message is either queued behind it or steers it. @param {{mode: string, onMode: (mode: string) => void}} properties */
 function ModeChoice({ mode, onMode }) {
-  const option = (value, label, title) =>
+  const option = (/** @type {string} */ value, /** @type {string} */ label, /** @type {string} */ title) =>
     html`<button type="button" aria-pressed=${mode === value} title=${title} onClick=${() => onMode(value)}>
       ${label}
     </button>`;
@@ -167,9 +170,7 @@ function AssistantHint() {
   if (!assistant || navigation.currentId.value) return null;
   return html`<p class="continuing-hint">
     <${Icon} name="assistant" size=${15} /><span>${t('assistant.beginning', { assistant })}</span>
-    <button type="button" class="link" onClick=${() => (outbox.assistant.value = null)}>
-      ${t('assistant.notBeginning')}
-    </button>
+    <${LinkButton} onClick=${() => (outbox.assistant.value = null)}>${t('assistant.notBeginning')}<//>
   </p>`;
 }
 
@@ -180,18 +181,16 @@ function ContinuingHint() {
   if (!continuing || continuing.conversationId !== navigation.currentId.value) return null;
   return html`<p class="continuing-hint">
     <${Icon} name="branch" size=${15} /><span>${t('versions.continuing')}</span>
-    <button type="button" class="link" onClick=${() => (outbox.continuing.value = null)}>
-      ${t('versions.notContinuing')}
-    </button>
+    <${LinkButton} onClick=${() => (outbox.continuing.value = null)}>${t('versions.notContinuing')}<//>
   </p>`;
 }
 
-function ApprovalHint({ conversation }) {
+function ApprovalHint(/** @type {{conversation: Conversation | null}} */ { conversation }) {
   const waiting = conversation ? pendingApprovals(conversation) : [];
   const inView = useCardInView(waiting[0]?.id);
   if (!waiting.length || inView) return null;
   const show = () => {
-    const card = document.querySelector('.approval.pending');
+    const card = /** @type {HTMLElement | null} */ (document.querySelector('.approval.pending'));
     card?.scrollIntoView({ block: 'center', behavior: 'smooth' });
     card?.focus({ preventScroll: true });
   };
@@ -202,7 +201,7 @@ function ApprovalHint({ conversation }) {
   </button>`;
 }
 
-/** Whether the oldest pending card is in view, which makes the hint unnecessary. */
+/** Whether the oldest pending card is in view, which makes the hint unnecessary. @param {string | undefined} id */
 function useCardInView(id) {
   const [inView, setInView] = useState(false);
   useEffect(() => {
@@ -219,7 +218,10 @@ function useCardInView(id) {
     };
     // When the first request of a visit arrives, the module of the card may still be loading.
     const drawn = new MutationObserver(observe);
-    drawn.observe(document.querySelector('.log'), { childList: true, subtree: true });
+    drawn.observe(/** @type {Element} */ (document.querySelector('.log')), {
+      childList: true,
+      subtree: true,
+    });
     observe();
     return () => {
       drawn.disconnect();
@@ -229,11 +231,12 @@ function useCardInView(id) {
   return inView;
 }
 
-/** Measuring makes the browser lay out the whole page at each key, so the browser's own means is used where it exists. */
+/** Measuring makes the browser lay out the whole page at each key, so the browser's own means is used where it exists. @param {{current: HTMLElement | null}} area @param {string} text */
 function useGrow(area, text) {
   useLayoutEffect(() => {
-    if (CSS.supports('field-sizing', 'content')) return;
-    area.current.style.height = 'auto';
-    area.current.style.height = `${area.current.scrollHeight}px`;
+    const box = area.current;
+    if (!box || CSS.supports('field-sizing', 'content')) return;
+    box.style.height = 'auto';
+    box.style.height = `${box.scrollHeight}px`;
   }, [text]);
 }

@@ -22,7 +22,9 @@ const SETTLED_MS = 200;
 const PAUSE = 2;
 
 /** The Markdown of a message. A diagram is drawn once its fence is closed. */
-export const Markdown = memo(function Markdown({ text, streaming = false }) {
+export const Markdown = memo(function Markdown(
+  /** @type {{text: string, streaming?: boolean}} */ { text, streaming = false },
+) {
   const shown = usePaced(text, streaming);
   const [growing] = useState(growingBlocks);
   const maths = mathsFor(shown);
@@ -36,23 +38,28 @@ export const Markdown = memo(function Markdown({ text, streaming = false }) {
 });
 
 /** Some blocks of a text, its properties by number. Only a part that changes is compared, and only one in view is laid out. */
-const Part = memo(function Part({ children, ...blocks }) {
+const Part = memo(function Part(/** @type {Record<string, unknown>} */ { children, ...blocks }) {
   return html`<div class="part">
     ${Object.values(blocks).map((block, at) => html`<${Block} key=${at} ...${block} />`)}
   </div>`;
 });
 
-/** A text that grows, as it was at the last time to draw it: the page stays usable, however long drawing takes. */
+/**
+ * A text that grows, as it was at the last time to draw it: the page stays usable, however long drawing takes.
+ *
+ * @param {string} text
+ * @param {boolean} streaming
+ */
 function usePaced(text, streaming) {
   const [shown, setShown] = useState(text);
   const latest = useRef(text);
-  const timer = useRef(0);
+  const timer = useRef(/** @type {ReturnType<typeof setTimeout> | undefined} */ (undefined));
   const began = performance.now();
   latest.current = text;
   useLayoutEffect(() => {
     if (!streaming || timer.current || shown === latest.current) return;
     const show = () => {
-      timer.current = 0;
+      timer.current = undefined;
       setShown(latest.current);
     };
     timer.current = setTimeout(show, PAUSE * (performance.now() - began));
@@ -61,9 +68,11 @@ function usePaced(text, streaming) {
   return streaming ? shown : text;
 }
 
-const Block = memo(function Block({ kind, html: markup, language, source, closed, address, text }) {
-  if (kind === 'image') return html`<${MessageImage} address=${address} text=${text} />`;
-  if (kind === 'html') return html`<${Prose} markup=${markup} />`;
+/** The fields of a block are its properties, because another reading of the same text makes other objects. */
+const Block = memo(function Block(/** @type {import('../markdown.mjs').Block} */ block) {
+  if (block.kind === 'image') return html`<${MessageImage} address=${block.address} text=${block.text} />`;
+  if (block.kind === 'html') return html`<${Prose} markup=${block.html} />`;
+  const { language, source, closed } = block;
   if (language === 'mermaid' && closed) return html`<${Diagram} source=${source} />`;
   return html`<${Code} language=${language} source=${source} />`;
 });
@@ -73,10 +82,19 @@ const MAX_IMAGES = 20;
 /** @type {Map<string, Promise<string | null>>} the addresses of the images read last */
 const images = new Map();
 
-/** Read an image of a workspace once, however often a conversation shows it; null for one that is too large. */
+/**
+ * Read an image of a workspace once, however often a conversation shows it; null for one that is too large.
+ *
+ * @param {Api} api
+ * @param {string} id of the conversation
+ * @param {string} path
+ * @param {number} version of the workspace
+ * @returns {Promise<string | null>}
+ */
 function imageAt(api, id, path, version) {
   const key = `${version} ${id} ${path}`;
-  if (images.has(key)) return images.get(key);
+  const known = images.get(key);
+  if (known) return known;
   const reading = api
     .file(id, path)
     .then((blob) => (blob.size > MAX_IMAGE_BYTES ? null : URL.createObjectURL(blob)));
@@ -88,37 +106,41 @@ function imageAt(api, id, path, version) {
 }
 
 /** An image that is shown remains: its address is needed only to read it. */
-function drop(key, reading) {
+function drop(/** @type {string} */ key, /** @type {Promise<string | null>} */ reading) {
   images.delete(key);
   reading.then((url) => url && URL.revokeObjectURL(url)).catch(() => {});
 }
 
 /** An image of the workspace or a data URL. The browser sends no other requests for a message. */
-export const MessageImage = memo(function MessageImage({ address, text }) {
+export const MessageImage = memo(function MessageImage(
+  /** @type {{address: string, text: string}} */ { address, text },
+) {
   const { api, navigation, workspace } = useStore();
-  const [shown, setShown] = useState(isImageData(address) ? { url: address } : null);
-  const name = isImageData(address) ? '' : imagePath(address);
-  const id = navigation.currentId.value;
+  const isData = isImageData(address);
+  const [url, setUrl] = useState(isData ? address : null);
+  const [problem, setProblem] = useState('');
+  const name = (isData ? null : imagePath(address)) ?? '';
+  const id = navigation.currentId.value ?? '';
   const version = workspace.version.value;
   useEffect(() => {
-    if (isImageData(address)) return undefined;
+    if (isData) return undefined;
     let current = true;
     imageAt(api, id, name, version).then(
-      (url) => current && setShown(url ? { url } : { problem: t('content.imageTooLarge', { name }) }),
-      (error) => current && setShown({ problem: t('content.imageFailed', { name, reason: explain(error) }) }),
+      (read) => current && (setUrl(read), setProblem(read ? '' : t('content.imageTooLarge', { name }))),
+      (error) => current && setProblem(t('content.imageFailed', { name, reason: explain(error) })),
     );
-    return () => (current = false);
+    return () => void (current = false);
   }, [address, id, version]);
-  if (shown?.problem) return html`<p class="notice info" role="note">${shown.problem}</p>`;
+  if (problem) return html`<p class="notice info" role="note">${problem}</p>`;
   return html`<figure class="message-image">
-    ${shown && html`<img src=${shown.url} alt=${text || name || t('content.image')} />`}
+    ${url && html`<img src=${url} alt=${text || name || t('content.image')} />`}
     <figcaption>${text || name}</figcaption>
   </figure>`;
 });
 
-const Prose = memo(function Prose({ markup }) {
+const Prose = memo(function Prose(/** @type {{markup: string}} */ { markup }) {
   const clean = useMemo(() => sanitise(markup), [markup]);
-  const box = useRef(null);
+  const box = useRef(/** @type {HTMLElement | null} */ (null));
   useEffect(() => {
     if (!markup.includes('<pre')) return undefined;
     const timer = setTimeout(
@@ -131,13 +153,16 @@ const Prose = memo(function Prose({ markup }) {
 });
 
 /** Colour a code block inside a list or a quotation, which is a part of its markup. */
-async function colour(code) {
-  const markup = await coloursOf(code.className.replace('language-', ''), code.textContent);
-  if (markup !== null) code.innerHTML = markup;
+async function colour(/** @type {Element} */ code) {
+  const markup = await coloursOf(code.className.replace('language-', ''), code.textContent ?? '');
+  // The sanitiser made the markup, which is a string where the browser has no trusted types.
+  if (markup !== null) code.innerHTML = /** @type {string} */ (markup);
 }
 
+/** @typedef {{language: string, source: string, label?: string}} CodeProperties */
+
 /** A code block with its language and a copy button, highlighted if the language is known. */
-export const Code = memo(function Code({ language, source: whole, label }) {
+export const Code = memo(function Code(/** @type {CodeProperties} */ { language, source: whole, label }) {
   const source = useMemo(() => cutLines(whole), [whole]);
   const colours = useColours(language, source);
   const isPart = colours.markup !== null && source.startsWith(colours.source);
@@ -162,10 +187,12 @@ ${
 /**
  * The last source that was coloured, with its markup or null. While the source changes, it is an earlier state of it.
  *
- * @returns {{source: string, markup: string | TrustedHTML | null}}
+ * @typedef {{source: string, markup: string | TrustedHTML | null}} Colours
+ * @param {string} language
+ * @param {string} source
  */
 export function useColours(language, source) {
-  const [colours, setColours] = useState({ source: '', markup: null });
+  const [colours, setColours] = useState(/** @type {Colours} */ ({ source: '', markup: null }));
   const busy = useRef(false);
   useEffect(() => {
     if (busy.current || source === colours.source) return;
@@ -173,14 +200,17 @@ export function useColours(language, source) {
     coloursOf(language, source).then((markup) => {
       setColours({ source, markup });
       // Inserting the markup of a long source takes time, which a source that still grows must not take at every frame.
-      setTimeout(() => (busy.current = false) || setColours((kept) => ({ ...kept })), source.length / 50);
+      setTimeout(() => {
+        busy.current = false;
+        setColours((kept) => ({ ...kept }));
+      }, source.length / 50);
     });
   });
   return colours;
 }
 
-const Diagram = memo(function Diagram({ source }) {
-  const [picture, setPicture] = useState(/** @type {string | null} */ (null));
+const Diagram = memo(function Diagram(/** @type {{source: string}} */ { source }) {
+  const [picture, setPicture] = useState(/** @type {Awaited<ReturnType<typeof draw>> | null} */ (null));
   const [error, setError] = useState(/** @type {string | null} */ (null));
   const isDark = dark.value;
   useEffect(() => {
@@ -189,7 +219,7 @@ const Diagram = memo(function Diagram({ source }) {
       (drawn) => current && (setPicture(drawn), setError(null)),
       (failure) => current && setError(explain(failure)),
     );
-    return () => (current = false);
+    return () => void (current = false);
   }, [source, isDark]);
   if (error !== null) {
     return html`<div class="diagram-error">

@@ -14,16 +14,19 @@ const MIN_SEARCH_CHARACTERS = 2;
 const MAX_CONVERSATIONS = 20;
 const MAX_HITS = 20;
 const MAX_SEARCH_PAGES = 20;
+/** @type {Record<string, number>} */
+const STEPS = { ArrowDown: 1, ArrowUp: -1 };
 
 /**
  * @typedef {object} Command
  * @property {string} label
- * @property {string} icon
+ * @property {string} [icon]
  * @property {() => void} action
+ * @property {boolean} [opensDialog] it opens a dialog in place of the palette
  * @property {string} [detail] a second line
- * @param {{onClose: () => void}} properties
  */
 
+/** @param {{onClose: () => void}} properties */
 export function Palette({ onClose }) {
   const store = useStore();
   const [query, setQuery] = useState('');
@@ -32,11 +35,13 @@ export function Palette({ onClose }) {
   const list = useRef(/** @type {HTMLElement | null} */ (null));
   const { conversations, hits, error } = useSearch(store, query);
   const commands = useMemo(() => commandsOf(store, setDialog), [store.opened.current.value]);
-  const groups = [
+  /** @type {[Key, Command[]][]} */
+  const all = [
     ['palette.commands', matching(commands, query)],
     ['sidebar.label', conversations],
     ['sidebar.hits', hits],
-  ].filter(([, members]) => members.length);
+  ];
+  const groups = all.filter(([, members]) => members.length);
   const found = groups.flatMap(([, members]) => members);
   useEffect(() => list.current?.querySelector('[aria-selected=true]')?.scrollIntoView({ block: 'nearest' }));
 
@@ -45,13 +50,12 @@ export function Palette({ onClose }) {
     return html`<${ConversationDialog} dialog=${dialog} item=${item} onClose=${onClose} />`;
   }
 
-  const run = (command) => {
-    // A command that opens a dialog shows it in place of the palette.
+  const run = (/** @type {Command | undefined} */ command) => {
     if (!command?.opensDialog) onClose();
     command?.action();
   };
-  const onKeyDown = (event) => {
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const onKeyDown = (/** @type {PageEvent} */ event) => {
+    const step = STEPS[event.key];
     if (step === undefined && event.key !== 'Enter') return;
     event.preventDefault();
     if (step) setAt((at + step + found.length) % (found.length || 1));
@@ -96,7 +100,7 @@ export function Palette({ onClose }) {
   <//>`;
 }
 
-/** @param {{command: string, at: number, selected: boolean, onRun: () => void, onSelect: () => void}} properties */
+/** @param {{command: Command, at: number, selected: number, onRun: (command: Command) => void, onSelect: (at: number) => void}} properties */
 function Option({ command, at, selected, onRun, onSelect }) {
   return html`<div
     id=${`palette-${at}`}
@@ -111,18 +115,21 @@ function Option({ command, at, selected, onRun, onSelect }) {
   </div>`;
 }
 
+/** @typedef {{conversations: Command[], hits: Command[], error: string | null}} Found */
+
 /**
  * The conversations and messages that contain a text; the newest conversations for a short text.
  *
  * @param {Store} store
- * @param {?string} query
+ * @param {string} query
  */
 function useSearch(store, query) {
-  const [found, setFound] = useState({ conversations: [], hits: [], error: null });
+  const [found, setFound] = useState(/** @type {Found} */ ({ conversations: [], hits: [], error: null }));
   useEffect(() => {
     let current = true;
-    const show = (more) => current && setFound((before) => ({ ...before, error: null, ...more }));
-    const failed = (error) => show({ error: explain(error) });
+    const show = (/** @type {Partial<Found>} */ more) =>
+      current && setFound((before) => ({ ...before, error: null, ...more }));
+    const failed = (/** @type {unknown} */ error) => show({ error: explain(error) });
     const search = () => {
       const limit = MAX_CONVERSATIONS;
       store.api
@@ -144,15 +151,20 @@ function useSearch(store, query) {
   return found;
 }
 
+/** @typedef {{conversation_id: string, message_id: string, title: string, snippet: string}} Hit */
+
 /**
  * Show the messages that contain a text. A page without hits has a cursor too: the server reads for a limited time.
  *
  * @param {Api} api
- * @param {?string} query
+ * @param {string} query
+ * @param {(hits: Hit[]) => void} show
  * @param {() => boolean} isCurrent
  */
 async function readHits(api, query, show, isCurrent) {
+  /** @type {Hit[]} */
   const hits = [];
+  /** @type {string | null} */
   let cursor = query.length < MIN_SEARCH_CHARACTERS ? null : '';
   show(hits);
   for (let pages = 0; cursor !== null && hits.length < MAX_HITS && pages < MAX_SEARCH_PAGES; pages += 1) {
@@ -173,10 +185,7 @@ const conversationCommand = ({ conversation_id: id, title }) => ({
   action: go(`#/c/${id}`),
 });
 
-/**
- * @param {{conversation_id: string, message_id: string, title: string, snippet: string}} options
- * @returns {Command}
- */
+/** @param {Hit} hit @returns {Command} */
 const hitCommand = ({ conversation_id: id, message_id: message, title, snippet }) => ({
   label: title || t('conversation.untitled'),
   detail: snippet,
@@ -184,7 +193,7 @@ const hitCommand = ({ conversation_id: id, message_id: message, title, snippet }
   action: go(`#/c/${id}/${message}`),
 });
 
-function matching(/** @type {Command[]} */ commands, /** @type {?string} */ query) {
+function matching(/** @type {Command[]} */ commands, /** @type {string} */ query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   return commands.filter(({ label }) => words.every((word) => label.toLowerCase().includes(word)));
 }
@@ -193,7 +202,7 @@ function matching(/** @type {Command[]} */ commands, /** @type {?string} */ quer
 function listedItem(store) {
   const id = store.opened.current.value?.id;
   const listed = [...store.list.pinned.value, ...store.list.state.value.items];
-  return listed.find((one) => one.conversation_id === id) ?? { conversation_id: id };
+  return listed.find((one) => one.conversation_id === id) ?? { conversation_id: id ?? '' };
 }
 
 /** @returns {Command[]} @param {Store} store @param {(dialog: string | null) => void} setDialog */

@@ -7,7 +7,12 @@ import { VIEWS, addressOf, tabsOf } from '../router.mjs';
 import { locale, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
 import { saveBlob } from './tools.mjs';
-import { COMMAND, Icon, IconButton, Mark, Menu, copyText, html, lazy, useStore } from './ui.mjs';
+import { COMMAND, Icon, IconButton, LinkButton, Mark, Menu, copyText, html, lazy, useStore } from './ui.mjs';
+
+/**
+ * @typedef {{conversation_id: string, title: string} & Partial<Listing>} Row
+ *   a conversation of the list, or of a request that waits for the user
+ */
 
 /** The dialog that an item of the menu of a conversation opens. */
 export const ConversationDialog = lazy(() => import('./conversation_dialogs.mjs'), 'ConversationDialog');
@@ -18,7 +23,8 @@ export function Sidebar() {
   const store = useStore();
   const { next, loading, error, archived } = store.list.state.value;
   const groups = groupsOf(store);
-  const onKeyDown = (event) => event.key === 'Escape' && (store.navigation.sidebar.value = false);
+  const onKeyDown = (/** @type {PageEvent} */ event) =>
+    event.key === 'Escape' && (store.navigation.sidebar.value = false);
   return html`<nav class="sidebar" aria-label=${t('sidebar.label')} onKeyDown=${onKeyDown}>
     <div class="sidebar-head">
       <a class="brand" href="#/"><${Mark} size=${24} /><span>Banksman</span></a>
@@ -43,24 +49,20 @@ export function Sidebar() {
       ])}
       ${
         next &&
-        html`<li>
-          <button type="button" class="link more" onClick=${() => store.list.more()}>
-            ${t('app.showMore')}
-          </button>
-        </li>`
+        html`<li><${LinkButton} class="more" onClick=${() => store.list.more()}>${t('app.showMore')}<//></li>`
       }
     </ul>
     ${
       archived &&
-      html`<button type="button" class="link more" onClick=${() => store.list.showArchived(false)}>
+      html`<${LinkButton} class="more" onClick=${() => store.list.showArchived(false)}>
         ${t('sidebar.showOthers')}
-      </button>`
+      <//>`
     }
     ${
       error &&
       html`<p class="sidebar-note">
         ${error}
-        <button type="button" class="link" onClick=${() => store.list.refresh()}>${t('app.tryAgain')}</button>
+        <${LinkButton} onClick=${() => store.list.refresh()}>${t('app.tryAgain')}<//>
       </p>`
     }
     ${!error && !loading && !groups.length && html`<p class="sidebar-note">${t('sidebar.empty')}</p>`}
@@ -74,7 +76,7 @@ export function Sidebar() {
  * last message; or the archived ones.
  *
  * @param {Store} store
- * @returns {[string, object[]][]} title of the group, and its conversations
+ * @returns {[string, Row[]][]} title of the group, and its conversations
  */
 function groupsOf(store) {
   const { items, archived, label } = store.list.state.value;
@@ -83,12 +85,14 @@ function groupsOf(store) {
     conversation_id: conversationId,
     title,
   }));
+  /** @type {Map<string, Row>} */
   const all = new Map(
     [...asked, ...store.list.pinned.value.filter((item) => hasLabel(item, label)), ...items].map((item) => [
       item.conversation_id,
       item,
     ]),
   );
+  /** @type {Map<string, Row[]>} */
   const groups = new Map([
     [t('sidebar.waiting'), []],
     [t('sidebar.pinned'), []],
@@ -123,7 +127,7 @@ function LabelChoice() {
   </label>`;
 }
 
-/** The name of the day or the month of the last message. @param {{updated_at: number}} options */
+/** The name of the day or the month of the last message. @param {Row} row */
 function ageOf({ updated_at: at }) {
   const moment = new Date(at ?? Date.now());
   const midnight = new Date().setHours(0, 0, 0, 0);
@@ -159,6 +163,7 @@ function Navigation() {
   const { view } = navigation.route.value;
   const count = inbox.waiting.value.length;
   const [library] = tabsOf('library', session.welcome.value?.rights);
+  /** @param {string} name @param {string} title @param {boolean} isCurrent @param {string} icon @param {Shown} [more] */
   const link = (name, title, isCurrent, icon, more) =>
     html`<li>
       <a href=${addressOf(name)} aria-current=${isCurrent ? 'page' : undefined}
@@ -185,8 +190,8 @@ function Navigation() {
 /** Choose an exported conversation. */
 function Import() {
   const { conversations } = useStore();
-  const choose = async ({ target }) => {
-    const [file] = target.files;
+  const choose = async (/** @type {PageEvent} */ { target }) => {
+    const [file] = target.files ?? [];
     if (file) await conversations.importFile(file);
     target.value = '';
   };
@@ -204,10 +209,10 @@ export function chooseImport() {
   document.getElementById('import-file')?.click();
 }
 
-function Item(/** @type {{item: ApprovalItem}} */ { item }) {
+function Item(/** @type {{item: Row}} */ { item }) {
   const store = useStore();
   const id = item.conversation_id;
-  const [dialog, setDialog] = useState(/** @type {{kind: string, id?: string} | null} */ (null));
+  const [dialog, setDialog] = useState(/** @type {string | null} */ (null));
   const current = store.navigation.currentId.value === id;
   const state = stateOf(store, item);
   const title = item.title || t('conversation.untitled');
@@ -218,7 +223,7 @@ function Item(/** @type {{item: ApprovalItem}} */ { item }) {
       title=${[title, formatWhen(item.updated_at)].filter(Boolean).join(' · ')}
     >
       <span class="conversation-title">${title}</span>
-      ${(item.labels ?? []).map((label) => html`<span class="conversation-label">${label}</span>`)}
+      ${(item.labels ?? []).map((/** @type {string} */ label) => html`<span class="conversation-label">${label}</span>`)}
       ${
         state &&
         html`<span
@@ -240,7 +245,7 @@ function Item(/** @type {{item: ApprovalItem}} */ { item }) {
  * The state of a subscribed conversation is newer than the state in the list.
  *
  * @param {Store} store
- * @param {ApprovalItem} item
+ * @param {Row} item
  */
 function stateOf(store, item) {
   const view = store.opened.stateOf(item.conversation_id);
@@ -249,7 +254,7 @@ function stateOf(store, item) {
     return isBusy(view) ? 'working' : null;
   }
   if (item.status === 'awaiting_approval' || item.status === 'awaiting_input') return 'waiting';
-  return ['running', 'queued', 'cancelling'].includes(item.status) ? 'working' : null;
+  return ['running', 'queued', 'cancelling'].includes(item.status ?? '') ? 'working' : null;
 }
 
 function Account() {
@@ -270,26 +275,28 @@ function Account() {
  * The items of the menu of the account: settings, the page for administrators, and signing in or out.
  *
  * @param {Store} store
+ * @returns {import('./ui.mjs').MenuItem[]}
  */
 export function accountItems(store) {
-  const go = (address) => () => (location.hash = address);
+  const go = (/** @type {string} */ address) => () => (location.hash = address);
   const [manage] = tabsOf('manage', store.session.welcome.value?.rights);
   return [
     { label: t('settings.title'), icon: 'settings', action: go(addressOf('settings')) },
-    manage && { label: t('sidebar.manage'), icon: 'manage', action: go(addressOf(manage)) },
+    ...(manage ? [{ label: t('sidebar.manage'), icon: 'manage', action: go(addressOf(manage)) }] : []),
     { label: t('keys.title'), icon: 'keyboard', action: () => (store.navigation.shortcut.value = 'map') },
     store.session.token
       ? { label: t('sidebar.signOut'), icon: 'exit', action: () => store.session.logout() }
       : { label: t('sidebar.signIn'), icon: 'key', action: () => store.session.signIn() },
-  ].filter(Boolean);
+  ];
 }
 
 /**
  * The items of the menu of a conversation, in the list and in its header.
  *
- * @param {import('../store.mjs').Store} store
+ * @param {Store} store
  * @param {{conversation_id: string, pinned?: boolean, archived?: boolean, labels?: string[]}} item
  * @param {(dialog: 'rename' | 'labels' | 'delete') => void} setDialog
+ * @returns {import('./ui.mjs').MenuItem[]}
  */
 export function menuOf(store, item, setDialog) {
   const id = item.conversation_id;
@@ -327,7 +334,7 @@ async function copyLink(store, id) {
   store.toasts.show(t('conversation.linkCopied'), 'info');
 }
 
-function save(/** @type {Store} */ store, /** @type {string} */ id, /** @type {string} */ form) {
+function save(/** @type {Store} */ store, /** @type {string} */ id, /** @type {'markdown' | 'json'} */ form) {
   return store.toasts.attempt(async () => {
     const { exported } = await import('../exporting.mjs');
     const { blob, name } = await exported(store.api, id, form);

@@ -10,14 +10,18 @@ import { codePoints } from '../text.mjs';
 
 const MAX_SUBSCRIPTIONS = 12;
 const PIECES = ['message.delta', 'reasoning.delta'];
+/** @typedef {import('../client/following.mjs').Followed} Frame */
 
 /** Join the neighbouring pieces of one text, so that a text is folded once for each frame of the screen. */
+/** @param {Frame[]} frames @returns {Frame[]} */
 function joined(frames) {
+  /** @type {any[]} only the pieces have offsets */
   const list = [];
+  /** @type {number | null} */
   let next = null;
   for (const frame of frames) {
     const last = list.at(-1);
-    const data = frame.data ?? frame;
+    const data = 'data' in frame ? /** @type {any} */ (frame.data) : frame;
     if (!PIECES.includes(frame.type)) next = null;
     else if (
       next !== null &&
@@ -37,14 +41,14 @@ function joined(frames) {
 /**
  * Run at the next animation frame. A hidden page gets none, so run after 50 ms instead.
  *
- * @param {() => Promise<unknown>} action
+ * @param {() => unknown} action
  */
-const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnimationFrame(action));
+const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnimationFrame(() => action()));
 
 /**
  * @typedef {object} View
  * @property {Signal<Conversation>} state the folded state of the conversation
- * @property {object[]} frames received, and not yet folded
+ * @property {Frame[]} frames received, and not yet folded
  * @property {boolean} replaying whether stored events are arriving
  * @property {boolean} scheduled whether the frames are about to be folded
  * @property {import('../client/following.mjs').Follower | null} follower receives the frames; ended after a failure
@@ -73,13 +77,13 @@ export class OpenConversations {
     this.listed = listed;
     this.onEvent = onEvent;
     /** The chosen versions by conversation; see `pathOf`. */
-    this.chosen = signal({});
+    this.chosen = signal(/** @type {Record<string, Record<string, string>>} */ ({}));
     this.current = computed(() => {
       this.#count.value;
       return this.stateOf(currentId.value) ?? null;
     });
     this.path = computed(() =>
-      this.current.value ? pathOf(this.current.value, this.chosen.value[currentId.value]) : [],
+      this.current.value ? pathOf(this.current.value, this.chosen.value[this.current.value.id]) : [],
     );
   }
 
@@ -114,14 +118,14 @@ export class OpenConversations {
   /** Subscribe to all open conversations, on a new connection or with another level of detail. */
   subscribeAgain() {
     for (const [id, view] of this.#views) {
-      if (view.follower.ended) this.#reload(id, view);
-      else view.follower.subscribe(this.#detail());
+      if (view.follower?.ended) this.#reload(id, view);
+      else view.follower?.subscribe(this.#detail());
     }
   }
 
   /** The folded state of a conversation; undefined if it is not open. @param {string | null} id */
   stateOf(id) {
-    return this.#views.get(id)?.state.value;
+    return id === null ? undefined : this.#views.get(id)?.state.value;
   }
 
   /** Show the path to the newest run of a conversation. @param {string} conversationId */
@@ -131,15 +135,17 @@ export class OpenConversations {
 
   /** Show the path that contains a run of the shown conversation. @param {string} runId */
   showRun(runId) {
-    const choices = choicesFor(this.current.value, runId);
-    const id = this.currentId.value;
-    this.chosen.value = { ...this.chosen.value, [id]: { ...this.chosen.value[id], ...choices } };
+    if (this.current.value) this.#choose(choicesFor(this.current.value, runId));
   }
 
   /** Show one of the runs that follow another. @param {string} runId @param {string} parent */
   showVersion(parent, runId) {
-    const id = this.currentId.value;
-    this.chosen.value = { ...this.chosen.value, [id]: { ...this.chosen.value[id], [parent]: runId } };
+    this.#choose({ [parent]: runId });
+  }
+
+  #choose(/** @type {Record<string, string>} */ choices) {
+    const id = this.currentId.value ?? '';
+    this.chosen.value = { ...this.chosen.value, [id]: { ...this.chosen.value[id], ...choices } };
   }
 
   setTitle(/** @type {string} */ id, /** @type {string} */ title) {
@@ -170,7 +176,7 @@ export class OpenConversations {
    * @param {View} view
    */
   async #read(id, view) {
-    const onRetry = (error) => this.#unreadable(view, error);
+    const onRetry = (/** @type {Failure} */ error) => this.#unreadable(view, error);
     view.follower = this.subscriptions.follow(id, {
       afterSeq: 0,
       detail: this.#detail(),
@@ -182,7 +188,7 @@ export class OpenConversations {
       for await (const frame of view.follower) this.#buffer(id, view, frame);
     } catch (error) {
       if (error instanceof LogRestored) this.#reload(id, view);
-      else this.#unreadable(view, error);
+      else this.#unreadable(view, /** @type {Failure} */ (error));
     }
   }
 
@@ -202,7 +208,7 @@ export class OpenConversations {
     view.state.value = { ...view.state.value, replayed: true, error: explain(error) };
   }
 
-  #buffer(/** @type {string} */ id, /** @type {View} */ view, /** @type {EventFrame} */ frame) {
+  #buffer(/** @type {string} */ id, /** @type {View} */ view, /** @type {Frame} */ frame) {
     view.frames.push(frame);
     if (frame.type === 'subscribed') view.replaying = true;
     if (frame.type === 'replay.done') view.replaying = false;
@@ -217,7 +223,7 @@ export class OpenConversations {
     for (const frame of joined(view.frames.splice(0))) this.#apply(id, view, frame);
   }
 
-  #apply(/** @type {string} */ id, /** @type {View} */ view, /** @type {EventFrame} */ frame) {
+  #apply(/** @type {string} */ id, /** @type {View} */ view, /** @type {Frame} */ frame) {
     switch (frame.type) {
       case 'subscribed':
         view.state.value = foldSubscribed(view.state.value, frame);
@@ -250,7 +256,7 @@ export class OpenConversations {
   }
 
   #close(/** @type {string} */ id) {
-    this.#views.get(id)?.follower.return();
+    this.#views.get(id)?.follower?.return();
     this.#views.delete(id);
   }
 }
