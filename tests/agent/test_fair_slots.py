@@ -19,8 +19,8 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from banksman.agent import app
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.settings import AgentServiceSettings, AgentSettings
-from banksman.bus.connection import Bus, BusSubscription
-from banksman.bus.messages import Message
+from banksman.bus.connection import Bus
+from banksman.bus.messages import BusSubscription, Message
 from banksman.bus.publish import RunQueue
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Limits, RunSettings, ToolSettings

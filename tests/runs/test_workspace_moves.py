@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from banksman.contracts.calls import RunnerLease
-from banksman.contracts.events import WorkspaceRestored
 from banksman.contracts.messages import AssistantMessage, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.workspaces import (
@@ -19,6 +18,7 @@ from banksman.contracts.workspaces import (
     WorkspacePlacement,
     WorkspaceReport,
     WorkspaceReportReply,
+    WorkspaceRestored,
 )
 from banksman.runs.outcome import losses
 from banksman.runs.runners.workspaces import LocalWorkspace, apply_report, decide_placement, place_of

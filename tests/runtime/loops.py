@@ -43,9 +43,8 @@ from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.disk import DiskLimits
 from banksman.runtime.health import Health
-from banksman.runtime.memory import Memory
 from banksman.runtime.model_servers import ProviderEntry
-from banksman.runtime.service import ServiceProcess
+from banksman.runtime.service import Memory, ServiceProcess
 from banksman.runtime.settings import ApprovalSettings
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 from banksman.tool_runner import app as tool_runner

@@ -15,16 +15,11 @@ from banksman.contracts import subjects
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import ErrorCode
-from banksman.contracts.events import (
-    MessageCompleted,
-    RunStarted,
-    ToolCallCompleted,
-    WorkflowLinked,
-    WorkflowProgress,
-)
+from banksman.contracts.events import MessageCompleted, RunStarted, ToolCallCompleted
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import CancelRun, DeleteConversation, ResumeRun, StartRun
+from banksman.contracts.workflows import WorkflowLinked, WorkflowProgress
 from banksman.runs.bus_ports import OwnerNotifications, bus_ports
 from banksman.runs.claim import accept
 from banksman.runs.conversation_log import ConversationLog

@@ -9,10 +9,10 @@ import pytest
 
 from banksman.bus.connection import Bus
 from banksman.contracts.calls import CallRequest
-from banksman.contracts.events import WorkflowProgress
 from banksman.contracts.registry import WorkflowDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import CancelRun
+from banksman.contracts.workflows import WorkflowProgress
 from banksman.runs.handlers import on_cancel
 from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed, WorkflowFunction
 from tests.support.deep_values import deep

@@ -8,10 +8,9 @@ import time
 from typing import Any
 
 from banksman.bus.connection import Bus
-from banksman.contracts.events import WorkflowProgress
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.work import CancelRun
-from banksman.contracts.workflows import TURN_S, Progress, ReportProgress
+from banksman.contracts.workflows import TURN_S, Progress, ReportProgress, WorkflowProgress
 from banksman.runs.handlers import on_cancel
 from banksman.runtime.service import ServiceProcess
 from banksman.sdk import WorkflowContext, WorkflowServer, workflow

@@ -9,8 +9,8 @@ from typing import Literal
 from banksman.bus.connection import Bus
 from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.assistants import ApprovalRule, RunSettings
-from banksman.contracts.events import WorkflowLinked
 from banksman.contracts.registry import StartWorkflow, ToolPolicy, WorkflowDefinition
+from banksman.contracts.workflows import WorkflowLinked
 from banksman.sdk.workflows import Workflow, WorkflowContext
 from tests.workflows.playing import events_of, outcome, serving, starting, store, until
 

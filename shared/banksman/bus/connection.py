@@ -8,19 +8,17 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Self
 
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from prometheus_client import Counter
 
 from banksman.bus.errors import NO_RESPONSE, ConnectionReplaced, Disconnected, TimedOut
-from banksman.bus.messages import Message
+from banksman.bus.messages import BusSubscription, Message
 from banksman.bus.replies import ClientErrors, Replies
 from banksman.bus.server_disk import SUSPECTED_S, ServerDisk
-from banksman.bus.settings import BusStats, NatsSettings, Replicas
+from banksman.bus.settings import CLIENT_BUDGETS_S, BusStats, NatsSettings
 from banksman.contracts.errors import Forbidden, Unavailable
 from banksman.library_internals.nats_client import SafeClient
 from banksman.library_internals.nats_client import subscribe as nats_subscribe
@@ -37,9 +35,6 @@ commit, so additional publishes only wait longer."""
 DISCONNECT_CHECK_S = 0.01
 """Seconds between checks while nats-py has noticed a disconnection but not reported it yet."""
 
-CLIENT_BUDGETS_S: Mapping[Replicas, float] = {1: 7.0, 3: 15.0}
-"""Seconds that a request to the broker may take while a client waits, by number of servers. On one, clients
-get a response within ten. On three, a request outlives an election, which begins 4 to 9 s after a kill."""
 
 GONE_S = 0.4
 """Seconds without a connection after which requests of clients are refused at once. A client of a cluster
@@ -57,17 +52,6 @@ _SLOW = Counter(
 
 StoreRequest = Callable[[str, bytes, Mapping[str, str], float], Awaitable[Message]]
 """Sends a message to a stream and returns the reply: subject, payload, headers, seconds to wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class BusSubscription:
-    inner: tuple[Subscription, ...]
-
-    async def unsubscribe(self) -> None:
-        """Unsubscribe and drop waiting messages. Safe to call twice and while disconnected."""
-        for subscription in self.inner:
-            with contextlib.suppress(NatsError):
-                await subscription.unsubscribe()
 
 
 class Bus:

@@ -23,14 +23,14 @@ from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts import mcp, subjects
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import Fault, NotFound
-from banksman.contracts.runner_requests import FileReply
+from banksman.contracts.runner_requests import FileReply, RequestToken
 
 RENEWAL: Final = timedelta(seconds=20)
 """Time after which another process may renew a token; a token request has ended by then."""
 POLL_EVERY_S: Final = 0.2
 """Seconds between two reads of an expired token that another process is renewing."""
 
-SendToRunner = Callable[[mcp.RequestToken], Awaitable[FileReply]]
+SendToRunner = Callable[[RequestToken], Awaitable[FileReply]]
 """Sends a request to a runner, which connects to addresses that tenants chose. May raise `Unavailable`."""
 Changes = Mapping[str, object]
 M = TypeVar("M", bound=BaseModel)
@@ -239,9 +239,9 @@ def _with(record: S, signed_in: mcp.SignedIn) -> S:
     return record.model_copy(update={"signed_in": signed_in})
 
 
-def _refresh(access: mcp.Access) -> mcp.RequestToken:
+def _refresh(access: mcp.Access) -> RequestToken:
     authorization = access.authorization
-    return mcp.RequestToken(
+    return RequestToken(
         token_endpoint=authorization.token_endpoint,
         client=authorization.client,
         form={
@@ -292,7 +292,7 @@ class McpTargets:
             return request
         resolved = await self._secrets.resolved(request.tenant, server_id, entry.value.transport)
 
-        async def send(wanted: mcp.RequestToken) -> FileReply:
+        async def send(wanted: RequestToken) -> FileReply:
             subject = subjects.files(runner, request.tenant, request.conversation_id)
             reply = await self._bus.request(subject, wanted.model_dump_json().encode(), TOKEN_TIMEOUT_S)
             return FileReply.model_validate_json(reply)

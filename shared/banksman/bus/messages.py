@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
 
 from banksman.bus.names import STATUS
 
@@ -36,3 +40,14 @@ class StreamMessage:
 class StoredMessage(StreamMessage):
     time: str
     """Time of storage, RFC 3339 with nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class BusSubscription:
+    inner: tuple[Subscription, ...]
+
+    async def unsubscribe(self) -> None:
+        """Unsubscribe and drop waiting messages. Safe to call twice and while disconnected."""
+        for subscription in self.inner:
+            with contextlib.suppress(NatsError):
+                await subscription.unsubscribe()

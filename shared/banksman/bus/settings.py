@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -123,3 +124,8 @@ class BusStats:
     """Number of times that messages were dropped because the queue of a subscription was full."""
     forbidden: int = 0
     """Publishes and subscriptions that the server refused for lack of permission."""
+
+
+CLIENT_BUDGETS_S: Mapping[Replicas, float] = {1: 7.0, 3: 15.0}
+"""Seconds that a request to the broker may take while a client waits, by number of servers. On one, clients
+get a response within ten. On three, a request outlives an election, which begins 4 to 9 s after a kill."""

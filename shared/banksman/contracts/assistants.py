@@ -10,7 +10,7 @@ from banksman.contracts.mcp import McpServerId, mcp_server_of
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import NetworkPolicy, Registry, SearchChoice, ToolDefinition
-from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timestamp, Token, Wire
+from banksman.contracts.wire import JsonObject, Stored, Text, Token, Wire
 from banksman.contracts.workflows import Built
 from banksman.contracts.workspaces import AssistantFiles, RepositorySource, SubmittedFiles
 
@@ -384,37 +384,3 @@ class AssistantList(Wire):
     items: tuple[Assistant, ...]
     next: None = None
     """Always null: the list has one page."""
-
-
-class AssistantRevision(Stored):
-    """One revision of an assistant."""
-
-    revision: int
-    at: Timestamp | None
-    """Time of storage; None if unknown."""
-    by: str
-    """The user who stored it; empty if unknown."""
-    current: bool
-    """Whether runs use this revision."""
-
-
-class AssistantRevisions(Stored):
-    """The stored revisions of an assistant, newest first."""
-
-    items: tuple[AssistantRevision, ...]
-
-
-class ChangedField(Stored):
-    """A field that differs between two revisions."""
-
-    field: str
-    before: JsonValue
-    after: JsonValue
-
-
-class AssistantChanges(Stored):
-    """The differences between two revisions of an assistant."""
-
-    since: int
-    revision: int
-    items: tuple[ChangedField, ...]

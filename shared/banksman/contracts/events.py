@@ -17,7 +17,8 @@ from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import UNKNOWN, Content, Provenance, ToolProtocol, Usage
 from banksman.contracts.tools import PathChange, ToolCall, ToolResult
 from banksman.contracts.wire import JsonObject, Stored, Text, Timestamp, Token
-from banksman.contracts.workflows import Output
+from banksman.contracts.workflows import WorkflowLinked, WorkflowOutput, WorkflowProgress
+from banksman.contracts.workspaces import WorkspaceRestored
 
 RunStatus = Literal["queued", "running", "awaiting_approval", "awaiting_input", "cancelling"]
 """The statuses of an open run."""
@@ -175,20 +176,6 @@ class WorkspaceChanged(Stored):
     """The number of further changed files."""
 
 
-class WorkspaceRestored(Stored):
-    """The workspace was rebuilt on another runner, and changes may be missing."""
-
-    type: Literal["workspace.restored"] = "workspace.restored"
-    snapshot_ts: Timestamp | None
-    """When the snapshot was made; None if the workspace starts empty."""
-    lost_calls: tuple[str, ...]
-    """Ids of the calls whose changes may be missing."""
-    term: int = 0
-    """The placement term that began with this loss. Each log records a loss once."""
-    reason: str | None = None
-    """Why an existing snapshot was not restored; None if it was restored or there was none."""
-
-
 class CancelRequested(Stored):
     """A client requested that the run ends."""
 
@@ -265,31 +252,6 @@ class RunFinished(Stored):
     max_iterations_reached: bool = False
     usage: Usage = Usage()
     error: RunError | None = None
-
-
-class WorkflowProgress(Stored):
-    """The progress of a workflow."""
-
-    type: Literal["workflow.progress"] = "workflow.progress"
-    step: int
-    total: int
-    message: str
-
-
-class WorkflowOutput(Stored):
-    """Output of a workflow in addition to its text; `run.finished` follows."""
-
-    type: Literal["workflow.output"] = "workflow.output"
-    output: Output
-
-
-class WorkflowLinked(Stored):
-    """A workflow was started in this conversation. Its own log contains its events."""
-
-    type: Literal["workflow.linked"] = "workflow.linked"
-    workflow: str
-    workflow_run_id: Token
-    workflow_conversation_id: Token
 
 
 class ConversationUpdated(Stored):

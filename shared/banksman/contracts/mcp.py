@@ -15,7 +15,6 @@ from pydantic import Field, StringConstraints
 from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
-from banksman.contracts.workspaces import PlacedRequest
 
 MAX_URL_CHARS: Final = 2_000
 RENEW_BEFORE: Final = timedelta(minutes=1)
@@ -117,29 +116,6 @@ class Access(Stored):
 
     authorization: Authorization
     token: AccessToken
-
-
-class DiscoverSignIn(PlacedRequest):
-    """Discovers the authorization server of an MCP server, and registers this platform there.
-
-    Like `RequestToken`, it is sent as a file request, uses no workspace, and any runner serves it.
-    """
-
-    op: Literal["mcp.sign_in"] = "mcp.sign_in"
-    url: Url
-    redirect_uri: Url
-    client: OAuthClient | None = None
-    """The client to use; None, or a client of another authorization server, registers a new one."""
-
-
-class RequestToken(PlacedRequest):
-    """Requests a token of an authorization server."""
-
-    op: Literal["mcp.token"] = "mcp.token"
-    token_endpoint: Url
-    client: OAuthClient
-    form: dict[str, str] = Field(max_length=8, repr=False)
-    """The form fields of the grant, without those that identify the client."""
 
 
 SEPARATOR: Final = "__"
@@ -362,24 +338,11 @@ class McpTarget(Stored):
         return (*self.transport.secrets, *self.hidden)
 
 
-class OfferTools(Stored):
-    """`tool.offer.{t}`: offer exactly these tools of an MCP server to a tenant."""
-
-    server: McpServerId
-    definitions: tuple[ToolDefinition, ...] = Field(max_length=MAX_TOOLS)
-
-
 class RefusedTool(Stored):
     """A tool that cannot be offered."""
 
     name: str
     reason: str
-
-
-class OfferedTools(Stored):
-    """The reply to `OfferTools`."""
-
-    refused: tuple[RefusedTool, ...] = ()
 
 
 def mcp_server_of(tool: str) -> str | None:

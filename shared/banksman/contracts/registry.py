@@ -9,7 +9,7 @@ from pydantic import Field
 
 from banksman.contracts import assistants
 from banksman.contracts.events import TrackedCall
-from banksman.contracts.mcp import mcp_server_of
+from banksman.contracts.mcp import MAX_TOOLS, McpServerId, RefusedTool, mcp_server_of
 from banksman.contracts.messages import UNKNOWN, Provenance
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
@@ -135,6 +135,19 @@ class WithdrawTool(Stored):
 
     name: Token
     server: Token
+
+
+class OfferTools(Stored):
+    """`tool.offer.{t}`: offer exactly these tools of an MCP server to a tenant."""
+
+    server: McpServerId
+    definitions: tuple[ToolDefinition, ...] = Field(max_length=MAX_TOOLS)
+
+
+class OfferedTools(Stored):
+    """The reply to `OfferTools`."""
+
+    refused: tuple[RefusedTool, ...] = ()
 
 
 class ToolRegistration(Stored):

@@ -11,13 +11,13 @@ from banksman.contracts.mcp import (
     MAX_PROMPT_ARGUMENTS,
     AccessToken,
     Authorization,
-    DiscoverSignIn,
     Hidden,
     McpTransport,
+    OAuthClient,
     RefusedTool,
-    RequestToken,
     ServedPrompt,
     ServedTool,
+    Url,
 )
 from banksman.contracts.processes import ProcessInfo, ProcessOutput
 from banksman.contracts.tools import Change
@@ -132,6 +132,29 @@ class GetMcpPrompt(PlacedRequest):
     hidden: Hidden = ()
     name: str = Field(max_length=256)
     arguments: dict[str, str] = Field(default_factory=dict, max_length=MAX_PROMPT_ARGUMENTS)
+
+
+class DiscoverSignIn(PlacedRequest):
+    """Discovers the authorization server of an MCP server, and registers this platform there.
+
+    Like `RequestToken`, it uses no workspace, and any runner serves it.
+    """
+
+    op: Literal["mcp.sign_in"] = "mcp.sign_in"
+    url: Url
+    redirect_uri: Url
+    client: OAuthClient | None = None
+    """The client to use; None, or a client of another authorization server, registers a new one."""
+
+
+class RequestToken(PlacedRequest):
+    """Requests a token of an authorization server."""
+
+    op: Literal["mcp.token"] = "mcp.token"
+    token_endpoint: Url
+    client: OAuthClient
+    form: dict[str, str] = Field(max_length=8, repr=False)
+    """The form fields of the grant, without those that identify the client."""
 
 
 McpRequest = FindMcpTools | GetMcpPrompt | DiscoverSignIn | RequestToken

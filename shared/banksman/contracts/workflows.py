@@ -269,3 +269,28 @@ class Built(Stored):
     result: str = Field(default="", max_length=MAX_TEMPLATE_CHARS)
     """The text that the user reads at the end, with references; empty for the value of the last step that
     is not an approval."""
+
+
+class WorkflowProgress(Stored):
+    """The progress of a workflow."""
+
+    type: Literal["workflow.progress"] = "workflow.progress"
+    step: int
+    total: int
+    message: str
+
+
+class WorkflowOutput(Stored):
+    """Output of a workflow in addition to its text; `run.finished` follows."""
+
+    type: Literal["workflow.output"] = "workflow.output"
+    output: Output
+
+
+class WorkflowLinked(Stored):
+    """A workflow was started in this conversation. Its own log contains its events."""
+
+    type: Literal["workflow.linked"] = "workflow.linked"
+    workflow: str
+    workflow_run_id: Token
+    workflow_conversation_id: Token

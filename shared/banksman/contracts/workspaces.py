@@ -348,3 +348,17 @@ class WorkspaceForget(Stored):
 
     op: Literal["forget"] = "forget"
     snapshot: SnapshotRef | None = None
+
+
+class WorkspaceRestored(Stored):
+    """The workspace was rebuilt on another runner, and changes may be missing."""
+
+    type: Literal["workspace.restored"] = "workspace.restored"
+    snapshot_ts: Timestamp | None
+    """When the snapshot was made; None if the workspace starts empty."""
+    lost_calls: tuple[str, ...]
+    """Ids of the calls whose changes may be missing."""
+    term: int = 0
+    """The placement term that began with this loss. Each log records a loss once."""
+    reason: str | None = None
+    """Why an existing snapshot was not restored; None if it was restored or there was none."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
-from banksman.bus.connection import Bus, BusSubscription
-from banksman.bus.messages import Message
+from banksman.bus.connection import Bus
+from banksman.bus.messages import BusSubscription, Message
 from banksman.bus.names import SEQUENCE
 from banksman.bus.publish import RunQueue
 from banksman.bus.storage.approval_slots import ApprovalSlots

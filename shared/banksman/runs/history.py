@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from banksman.contracts.events import HistoryCompacted, WorkspaceRestored
+from banksman.contracts.events import HistoryCompacted
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from banksman.contracts.workspaces import WorkspaceRestored
 
 SUMMARISED = (
     "[Earlier messages were replaced by this summary of them. What it states about files, pages and tool "

@@ -15,8 +15,8 @@ from tests.support.polling import eventually, scripted_delay
 from banksman.agent.runners.presence import RECONNECT_S, RunnerPresence
 from banksman.bus import jetstream
 from banksman.bus.clock import BrokerClock
-from banksman.bus.connection import Bus, BusSubscription
-from banksman.bus.messages import Message
+from banksman.bus.connection import Bus
+from banksman.bus.messages import BusSubscription, Message
 from banksman.bus.names import RUNNERS, kv_stream, kv_subject
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.leases import LEASE_TTL_S, instance_key

@@ -13,7 +13,7 @@ from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.contracts.ids import new_id
-from banksman.gateway.webhooks.recipients import MAIL_BURST, TEST_BURST, TEST_EVERY_S
+from banksman.gateway.webhooks.delivering import MAIL_BURST, TEST_BURST, TEST_EVERY_S
 
 
 def mail_settings(mail: MailServer) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.errors import LogDamaged
 from banksman.bus.jetstream import count_below, delete_message
 from banksman.bus.names import ARCHIVE, EVENTS
-from banksman.bus.storage.archive import ArchivedCommits
+from banksman.bus.storage.log import ArchivedCommits
 from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.events import Event, RunStarted

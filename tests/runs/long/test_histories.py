@@ -29,7 +29,6 @@ from banksman.contracts.events import (
     RunStarted,
     ToolCallCompleted,
     ToolCallRequested,
-    WorkspaceRestored,
 )
 from banksman.contracts.messages import (
     AssistantMessage,
@@ -41,6 +40,7 @@ from banksman.contracts.messages import (
     UserMessage,
 )
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
+from banksman.contracts.workspaces import WorkspaceRestored
 from banksman.runs.fold import apply_commit
 from banksman.runs.owner import Draft
 from banksman.runs.snapshots import UnreadableSnapshot, snapshot_of, state_of

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.tool_runner.conftest import TLS, Responder, Server, replying, serving
 
-from banksman.contracts.mcp import DiscoverSignIn, OAuthClient, RequestToken
+from banksman.contracts.mcp import OAuthClient
+from banksman.contracts.runner_requests import DiscoverSignIn, RequestToken
 from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
 from banksman.tool_runner.settings import FetchLimits

@@ -25,7 +25,8 @@ from banksman.cli.machine import free_port
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallReply, CallRequest
 from banksman.contracts.ids import new_id
-from banksman.contracts.mcp import McpServer, OfferedTools
+from banksman.contracts.mcp import McpServer
+from banksman.contracts.registry import OfferedTools
 from banksman.contracts.tools import ToolResult
 from banksman.deployment.users import GATEWAY, OPERATOR, WORKFLOWS
 from banksman.runs.ports import Placement

@@ -29,8 +29,8 @@ from banksman.bus.storage.kv import Bucket, Entry
 from banksman.cli.main import main
 from banksman.contracts.calls import CallReply
 from banksman.contracts.ids import new_id
-from banksman.contracts.mcp import McpServer, RequestToken
-from banksman.contracts.runner_requests import FileReply
+from banksman.contracts.mcp import McpServer
+from banksman.contracts.runner_requests import FileReply, RequestToken
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,14 @@ from banksman.bus.control_plane.control import CONCURRENCY, Received
 from banksman.bus.queues.kept import queue_kept_again
 from banksman.bus.queues.work import work
 from banksman.contracts import subjects
-from banksman.contracts.mcp import OfferedTools, OfferTools
-from banksman.contracts.registry import RegisterTool, ToolList, ToolRegistration, WithdrawTool
+from banksman.contracts.registry import (
+    OfferedTools,
+    OfferTools,
+    RegisterTool,
+    ToolList,
+    ToolRegistration,
+    WithdrawTool,
+)
 from banksman.contracts.subjects import ANY
 from banksman.contracts.workspaces import (
     ObjectRemoval,

@@ -16,9 +16,16 @@ from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.watch import BucketView
 from banksman.contracts.assistants import ToolSettings
 from banksman.contracts.errors import BadInput, BanksmanError, CallerMistake, Conflict, NotFound, Overloaded
-from banksman.contracts.mcp import OfferedTools, OfferTools, RefusedTool, mcp_server_of
+from banksman.contracts.mcp import RefusedTool, mcp_server_of
 from banksman.contracts.messages import Message, ToolMessage
-from banksman.contracts.registry import ListedTool, ToolList, ToolRegistration, visible_to
+from banksman.contracts.registry import (
+    ListedTool,
+    OfferedTools,
+    OfferTools,
+    ToolList,
+    ToolRegistration,
+    visible_to,
+)
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_NAMES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -40,8 +39,6 @@ from banksman.log_integrity.damage import DamagedLogs
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.service import run as run_service
-
-logger = logging.getLogger(__name__)
 
 RECONNECT_AFTER_S = 1.0
 DEMO_NOTICE = (

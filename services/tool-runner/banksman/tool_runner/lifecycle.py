@@ -38,14 +38,12 @@ from banksman.tool_runner.sandbox.selftest import self_test
 from banksman.tool_runner.settings import RunnerLimits, Toolchain, ToolRunnerSettings
 from banksman.tool_runner.tools.bash import BashTool
 from banksman.tool_runner.tools.converter import Converter
-from banksman.tool_runner.tools.edit_file import EditFileTool
-from banksman.tool_runner.tools.files import SearchCodeTool, WriteFileTool
+from banksman.tool_runner.tools.files import EditFileTool, SearchCodeTool, WriteFileTool
 from banksman.tool_runner.tools.images import Images
 from banksman.tool_runner.tools.processes import ProcessListTool, ProcessOutputTool, ProcessStopTool
 from banksman.tool_runner.tools.read_file import ReadFileTool
 from banksman.tool_runner.tools.toolbox import ToolBox
-from banksman.tool_runner.tools.web_fetch import WebFetchTool
-from banksman.tool_runner.tools.web_search import WebSearchTool
+from banksman.tool_runner.tools.web_fetch import WebFetchTool, WebSearchTool
 from banksman.tool_runner.workspaces.files_api import Uploads
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore, default_root

@@ -9,13 +9,13 @@ from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.live import LiveHub
 from banksman.contracts.assistants import ConversationRecord, RunSettings
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.events import RunFinished, WorkflowLinked
+from banksman.contracts.events import RunFinished
 from banksman.contracts.ids import digest
 from banksman.contracts.messages import AssistantMessage, Message, UserMessage, text_of
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import CancelRun, StartRun
-from banksman.contracts.workflows import AgentRunStep
+from banksman.contracts.workflows import AgentRunStep, WorkflowLinked
 from banksman.runs.owner import Ownership
 from banksman.runs.steps import RequestModel, next_step
 from banksman.workflows.step_events import call_id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -44,8 +43,6 @@ from banksman.workflows.router import workflow_router
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from banksman.workflows.turns import ProgressReports, Turns
 from banksman.workflows.worker import WorkflowWorker
-
-logger = logging.getLogger(__name__)
 
 
 def run() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -24,8 +23,6 @@ from banksman.runs.steps import RequestModel, deadline_of, next_step
 from banksman.sdk.workflows import WorkflowFailed
 from banksman.workflows import step_events
 from banksman.workflows.agent_runs import AgentRuns
-
-logger = logging.getLogger(__name__)
 
 MAX_FAILURE_CHARS = 1_000
 

@@ -9,17 +9,11 @@ from datetime import datetime, timedelta
 from banksman.contracts import workflows
 from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.assistants import Decision
-from banksman.contracts.events import (
-    EventBody,
-    MessageCompleted,
-    ToolCallCompleted,
-    ToolCallRequested,
-    WorkflowOutput,
-    WorkflowProgress,
-)
+from banksman.contracts.events import EventBody, MessageCompleted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import digest
 from banksman.contracts.messages import AssistantMessage, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, call_digest, failed
+from banksman.contracts.workflows import WorkflowOutput, WorkflowProgress
 from banksman.contracts.workspace_tools import NETWORK_TOOLS
 from banksman.runs.approval import policy
 from banksman.runs.state import Conversation, Run

@@ -14,8 +14,8 @@ from banksman.bus.connection import Bus
 from banksman.bus.errors import RemoteError, checked_reply
 from banksman.contracts import subjects, workflows
 from banksman.contracts.errors import NotFound, Unavailable
-from banksman.contracts.events import WorkflowProgress
 from banksman.contracts.registry import WorkflowDefinition
+from banksman.contracts.workflows import WorkflowProgress
 from banksman.runs.owner import append
 from banksman.runs.ports import Ports
 from banksman.runs.state import Run

@@ -12,11 +12,10 @@ from banksman.bus.queues.handling import Done, Later, Leave, Outcome, WorkMessag
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Limits, RunSettings, ToolSettings, WorkflowInvocation
 from banksman.contracts.errors import NotFound, Poison
-from banksman.contracts.events import WorkflowLinked
 from banksman.contracts.registry import StartWorkflow, WorkflowDefinition
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import ResumeRun, StartRun
-from banksman.contracts.workflows import TurnReply, WorkflowTurn
+from banksman.contracts.workflows import TurnReply, WorkflowLinked, WorkflowTurn
 from banksman.runs.bus_ports import OwnerNotifications
 from banksman.runs.claim import accept
 from banksman.runs.handlers import wake_queue

@@ -14,7 +14,6 @@ The messages of durable consumers are handled by `queues.work`.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Collection
 from functools import cache
 from typing import Annotated, Any, Self
@@ -35,8 +34,6 @@ from banksman.library_internals.faststream_nats import (
     FromMessage,
     declared_handlers,
 )
-
-logger = logging.getLogger(__name__)
 
 CONCURRENCY = 16
 """Requests of one subject that a process handles at a time, where a service sets no other number."""

@@ -15,8 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from banksman.bus import jetstream
-from banksman.bus.connection import BusSubscription
-from banksman.bus.messages import Message
+from banksman.bus.messages import BusSubscription, Message
 from banksman.bus.storage.log import EventLog, StoredCommit, stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Poison

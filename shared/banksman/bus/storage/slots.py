@@ -16,9 +16,9 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from banksman.bus import dead, jetstream
-from banksman.bus.connection import Bus, BusSubscription
+from banksman.bus.connection import Bus
 from banksman.bus.errors import SlotTaken
-from banksman.bus.messages import Message, StoredMessage
+from banksman.bus.messages import BusSubscription, Message, StoredMessage
 from banksman.bus.names import RESULTS
 from banksman.bus.publish import durable, encoded
 from banksman.contracts import subjects

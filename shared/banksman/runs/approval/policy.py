@@ -21,8 +21,7 @@ from banksman.contracts.tools import NetworkPolicy, ToolCall, ToolDefinition
 from banksman.contracts.urls import UrlRefused, parse_url
 from banksman.contracts.visible import one_line, visible
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.runs.approval.commands import first_words, is_fixed
-from banksman.runs.approval.rules import lasts, ruling
+from banksman.runs.approval.rules import first_words, is_fixed, lasts, ruling
 from banksman.runs.state import OpenApproval, Run
 
 BASH = "bash"

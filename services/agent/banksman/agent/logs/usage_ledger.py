@@ -22,9 +22,9 @@ from itertools import islice
 
 from pydantic import BaseModel
 
-from banksman.bus.connection import Bus, BusSubscription
+from banksman.bus.connection import Bus
 from banksman.bus.errors import NoResponders
-from banksman.bus.messages import Message
+from banksman.bus.messages import BusSubscription, Message
 from banksman.bus.names import CONSUMED, EVENTS, USAGE
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.log import stored_size

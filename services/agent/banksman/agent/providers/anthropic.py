@@ -8,8 +8,6 @@ from functools import partial
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, cast
 
-import structlog
-
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers import streams
 from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
@@ -39,8 +37,6 @@ _TRANSIENT_TYPES: Mapping[str, WaitReason] = {
     "api_error": "failed",
     "timeout_error": "failed",
 }
-
-_log = structlog.get_logger(__name__)
 
 # The adapter needs only the client, its stream and its errors. The package's `__init__` also imports the
 # types of all requests and replies, which are 2,900 modules. See docs/decisions/0057.

@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Query
 
-from banksman.bus.connection import Bus, BusSubscription
-from banksman.bus.messages import Message, StoredMessage
+from banksman.bus.connection import Bus
+from banksman.bus.messages import BusSubscription, Message, StoredMessage
 from banksman.bus.publish import RunQueue
 from banksman.bus.storage.approval_slots import ASIDE, FIRST, ApprovalSlots
 from banksman.bus.storage.slots import decode_slot

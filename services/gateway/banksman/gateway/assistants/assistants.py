@@ -13,18 +13,14 @@ from banksman.bus.names import ASSISTANT_REVISIONS
 from banksman.contracts.assistants import (
     Assistant,
     AssistantBody,
-    AssistantChanges,
     AssistantList,
-    AssistantRevision,
-    AssistantRevisions,
     AssistantUpdate,
-    ChangedField,
     NewAssistant,
 )
 from banksman.contracts.errors import BadInput, Forbidden, NotFound
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.registry import SystemPrompt
-from banksman.contracts.wire import JsonObject, Stored, Timestamp
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp
 from banksman.gateway.assistants.run_settings import ModelNames
 from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.operation.caller import ADMIN, Caller
@@ -287,3 +283,37 @@ class AssistantHistories:
 
 def _fields(assistant: Assistant) -> JsonObject:
     return assistant.model_dump(mode="json", exclude={"id", "revision"})
+
+
+class AssistantRevision(Stored):
+    """One revision of an assistant."""
+
+    revision: int
+    at: Timestamp | None
+    """Time of storage; None if unknown."""
+    by: str
+    """The user who stored it; empty if unknown."""
+    current: bool
+    """Whether runs use this revision."""
+
+
+class AssistantRevisions(Stored):
+    """The stored revisions of an assistant, newest first."""
+
+    items: tuple[AssistantRevision, ...]
+
+
+class ChangedField(Stored):
+    """A field that differs between two revisions."""
+
+    field: str
+    before: JsonValue
+    after: JsonValue
+
+
+class AssistantChanges(Stored):
+    """The differences between two revisions of an assistant."""
+
+    since: int
+    revision: int
+    items: tuple[ChangedField, ...]

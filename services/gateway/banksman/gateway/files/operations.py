@@ -1,4 +1,4 @@
-"""Files of a conversation's workspace, and complete outputs of tool calls, as HTTP clients transfer them."""
+"""Files of a conversation's workspace, complete outputs of tool calls, and processes that outlive calls."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS
 from banksman.bus.storage.objects import Objects
 from banksman.contracts.paths import portable_path
+from banksman.contracts.processes import ProcessInfo, ProcessOutput
 from banksman.contracts.runner_requests import FileEntry, WorkspaceDiff
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.files import ConversationFiles, StoredFile, check_length
-from banksman.gateway.files.process_operations import operations as process_operations
 from banksman.gateway.files.slice_operations import operations as slice_operations
 from banksman.gateway.operation.declaration import BodyLimit, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided
@@ -26,6 +26,8 @@ from banksman.gateway.runs.runs import Runs
 from banksman.runs.runners.placement import Placements
 
 Service = Annotated[ConversationFiles, provided(ConversationFiles)]
+ProcessId = Annotated[str, Field(max_length=200)]
+After = Annotated[int | None, Field(ge=0)]
 FilePath = Annotated[str, AfterValidator(check_length)]
 RunId = Annotated[str, Field(max_length=200)]
 BYTES = "application/octet-stream"
@@ -159,6 +161,36 @@ def _download(path: str) -> dict[str, str]:
         "content-disposition": f"attachment; filename*=UTF-8''{name}",
         "content-security-policy": "default-src 'none'; sandbox",
     }
+
+
+process_operations = Operations("processes")
+
+
+@process_operations.add("process.list", "GET /context/conversations/{conversation_id}/processes")
+async def list_processes(conversation_id: str, files: Service, caller: CallerDep) -> Listing[ProcessInfo]:
+    """List the processes of a conversation that run, and the last ones that ended."""
+    workspace = await files.workspace(caller, conversation_id)
+    return Listing[ProcessInfo](items=await workspace.processes())
+
+
+@process_operations.add("process.read", "GET /context/conversations/{conversation_id}/processes/{process_id}")
+async def read_process(
+    conversation_id: str, process_id: ProcessId, files: Service, caller: CallerDep, after: After = None
+) -> ProcessOutput:
+    """Read the output of a process after `after` bytes, or its last part."""
+    workspace = await files.workspace(caller, conversation_id)
+    return await workspace.process_output(process_id, after)
+
+
+@process_operations.add(
+    "process.stop", "POST /context/conversations/{conversation_id}/processes/{process_id}/stop"
+)
+async def stop_process(
+    conversation_id: str, process_id: ProcessId, files: Service, caller: CallerDep
+) -> ProcessInfo:
+    """Stop a process with all that it has started; the model is notified with its next result."""
+    workspace = await files.workspace(caller, conversation_id)
+    return await workspace.stop_process(process_id)
 
 
 async def build(base: Foundation) -> None:

@@ -19,8 +19,8 @@ from prometheus_client import Counter
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from banksman.bus.connection import Bus, BusSubscription
-from banksman.bus.messages import Message
+from banksman.bus.connection import Bus
+from banksman.bus.messages import BusSubscription, Message
 from banksman.bus.secrets import is_of_holder
 from banksman.bus.storage.live import Following, LiveHub
 from banksman.bus.storage.log import StoredCommit

@@ -24,6 +24,7 @@ from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts import mcp, subjects
 from banksman.contracts.errors import BadInput, BanksmanError, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token, new_id
+from banksman.contracts.registry import OfferedTools, OfferTools
 from banksman.contracts.runner_requests import FileReply, FindMcpTools, GetMcpPrompt, McpRequest
 from banksman.gateway.mcp_servers.configuration import (
     McpServerChange,
@@ -246,11 +247,11 @@ class ConfiguredServers:
 
     async def _offer(self, tenant: str, server: mcp.McpServer) -> tuple[mcp.RefusedTool, ...]:
         definitions = tuple(mcp.definition_of(server, tool) for tool in server.tools)
-        request = mcp.OfferTools(server=server.id, definitions=definitions).model_dump_json().encode()
+        request = OfferTools(server=server.id, definitions=definitions).model_dump_json().encode()
         subject = subjects.tenant_registry("tool", "offer", tenant)
         reply = checked_reply(await self._bus.request(subject, request, OFFER_TIMEOUT_S))
         try:
-            return mcp.OfferedTools.model_validate_json(reply).refused
+            return OfferedTools.model_validate_json(reply).refused
         except ValidationError as error:
             raise Unavailable("an agent sent an unreadable reply to an offer of tools") from error
 

@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from banksman.bus.mcp_access import Changes, Tokens
 from banksman.contracts import mcp
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Unavailable
-from banksman.contracts.runner_requests import FileReply
+from banksman.contracts.runner_requests import DiscoverSignIn, FileReply, RequestToken
 from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
 from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock
@@ -78,7 +78,7 @@ class McpSignIns:
         if not isinstance(server.transport, mcp.HttpServer):
             raise Conflict(f"server {server_id!r} is a program, which has no sign-in")
         known = client or self._known(tenant, server)
-        request = mcp.DiscoverSignIn(url=server.transport.url, redirect_uri=redirect_uri, client=known)
+        request = DiscoverSignIn(url=server.transport.url, redirect_uri=redirect_uri, client=known)
         found = _known_part((await self._asked(tenant, request)).authorization)
         if server.sign_in == "user":
             account = mcp.new_account(server, caller.user)
@@ -231,7 +231,7 @@ class McpSignIns:
 
         await tokens.update(key, changed)
 
-    async def _asked(self, tenant: str, request: mcp.DiscoverSignIn | mcp.RequestToken) -> FileReply:
+    async def _asked(self, tenant: str, request: DiscoverSignIn | RequestToken) -> FileReply:
         reply = await self.servers.ask_runner(tenant, request)
         if reply.error is not None:
             raise Conflict(reply.error)
@@ -295,8 +295,8 @@ def check_issuer(authorization: mcp.Authorization, issuer: str | None) -> None:
         raise Conflict("the code comes from another authorization server")
 
 
-def exchange(kept: mcp.PendingSecrets, code: str) -> mcp.RequestToken:
-    return mcp.RequestToken(
+def exchange(kept: mcp.PendingSecrets, code: str) -> RequestToken:
+    return RequestToken(
         token_endpoint=kept.authorization.token_endpoint,
         client=kept.authorization.client,
         form={

@@ -13,13 +13,12 @@ from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import CONFLICT, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, StrictBody, provided
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.webhooks.delivering import WebhookDeliveries
+from banksman.gateway.webhooks.delivering import Recipients, WebhookDeliveries
 from banksman.gateway.webhooks.devices import Devices
 from banksman.gateway.webhooks.devices import operations as push_operations
 from banksman.gateway.webhooks.models import Delivery, WebhookBody, WebhookDescription
 from banksman.gateway.webhooks.push_messages import PushSigner
 from banksman.gateway.webhooks.queueing import WebhookQueue, test_message
-from banksman.gateway.webhooks.recipients import Recipients
 from banksman.gateway.webhooks.sending import Sender, secret_of
 from banksman.gateway.webhooks.store import WebhookStore
 from banksman.gateway.webhooks.task_receivers import TaskReceivers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from datetime import datetime
 from typing import get_args
@@ -33,8 +32,6 @@ from banksman.gateway.live.event_frames import encoded_event
 from banksman.gateway.webhooks.chat import message_body
 from banksman.gateway.webhooks.models import TEST_EVENT, Delivery, QueuedDelivery, Webhook, WebhookEvent
 from banksman.gateway.webhooks.store import WebhookStore
-
-logger = logging.getLogger(__name__)
 
 SLOTS = 4
 """Commits that a gateway handles concurrently."""

@@ -22,7 +22,8 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic import AnyUrl, ValidationError
 
-from banksman.contracts.mcp import AccessToken, Authorization, DiscoverSignIn, OAuthClient, RequestToken
+from banksman.contracts.mcp import AccessToken, Authorization, OAuthClient
+from banksman.contracts.runner_requests import DiscoverSignIn, RequestToken
 from banksman.contracts.urls import UrlRefused, parse_url
 from banksman.tool_runner.egress.client import ANY_HOST, Egress
 from banksman.tool_runner.mcp.connection import ConnectionState, ReceiptMeter

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from banksman.contracts import mcp
-from banksman.contracts.runner_requests import FileReply, FindMcpTools, GetMcpPrompt
+from banksman.contracts.runner_requests import (
+    DiscoverSignIn,
+    FileReply,
+    FindMcpTools,
+    GetMcpPrompt,
+    RequestToken,
+)
 from banksman.contracts.workspace_tools import BASH
-from banksman.tool_runner.mcp.servers import ListingFailed, McpClient, import_sdk
+from banksman.tool_runner.mcp.connection import import_sdk
+from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.workspaces.registry import CallTurns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
@@ -36,13 +42,13 @@ class McpFinder:
             except ListingFailed as error:
                 return FileReply(error=str(error), needs_sign_in=error.needs_sign_in)
 
-    async def sign_in(self, request: mcp.DiscoverSignIn | mcp.RequestToken) -> FileReply:
+    async def sign_in(self, request: DiscoverSignIn | RequestToken) -> FileReply:
         await import_sdk()
         from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
 
         authorizations = Authorizations(self.servers.egress)
         try:
-            if isinstance(request, mcp.DiscoverSignIn):
+            if isinstance(request, DiscoverSignIn):
                 return FileReply(authorization=await authorizations.discover(request))
             return FileReply(token=await authorizations.token(request))
         except SignInFailed as error:

@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 MAX_AGE_S: Final = 3600.0
 """Seconds after its beginning at which a session gets no further call."""
 
+RESPOND_S: Final = 1.0
+"""Seconds for a server to respond after a cancelled call; a program that does not is killed."""
+
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, conversation, and a digest of the server and of the account that is used there."""
 
@@ -83,6 +86,14 @@ class OpenSession:
             if idle >= idle_s:
                 return
             await set_within(self.closing, idle_s - idle)
+
+    async def responds(self) -> bool:
+        try:
+            async with asyncio.timeout(RESPOND_S):
+                await self.opened.result().client.send_ping()
+        except Exception:
+            return False
+        return True
 
     async def end(self) -> None:
         self.closing.set()

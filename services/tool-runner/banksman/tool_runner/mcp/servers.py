@@ -19,7 +19,14 @@ from banksman.contracts.wire import JsonObject
 from banksman.runtime.background import first_error
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.egress.client import Egress, rules_of
-from banksman.tool_runner.mcp.connection import MAX_REASON_CHARS, ConnectionState, ServerFailed
+from banksman.tool_runner.mcp.connection import (
+    UNAUTHORIZED_USER,
+    ConnectionState,
+    Denied,
+    ServerFailed,
+    import_sdk,
+    shown,
+)
 from banksman.tool_runner.mcp.held_calls import HeldCalls, Questions
 from banksman.tool_runner.mcp.open_sessions import MAX_AGE_S, OpenSession, OpenSessions
 from banksman.tool_runner.sandbox.base import (
@@ -53,22 +60,8 @@ T = TypeVar("T")
 
 LIST_S = 25.0
 """The default of `read_s`; the gateway's request times out after 30 seconds."""
-UNAUTHORIZED = (
-    "the server responded with status 401: an administrator must sign in to it, or configure a valid token"
-)
-UNAUTHORIZED_USER = (
-    "the server responded with status 401: the user for whom this run acts must sign in to it again, under "
-    "Settings on the page"
-)
-RESPOND_S = 1.0
-"""Seconds for a server to respond after a cancelled call; a program that does not is killed."""
 _NO_STREAMABLE_HTTP = frozenset({400, 404, 405})
 """Statuses of a server of revision 2024-11-05, whose clients get events with `GET`."""
-_importing = asyncio.Lock()
-
-
-class Denied(Exception):
-    """The tool is not called; the text is for the model."""
 
 
 class ListingFailed(Exception):
@@ -125,7 +118,8 @@ class McpClient:
             call.questions.reply(run.answer)
             call.run = run
         secrets = Redaction(target.secrets)
-        call = call or _Call(target, arguments, run, secrets, Questions(secrets, self._wait_s))
+        questions = Questions(secrets, self.limits.sandbox.session_idle_s)
+        call = call or _Call(target, arguments, run, secrets, questions)
         started_at = time.monotonic()
         try:
             # Only a program, which runs in the workspace, can change it.
@@ -150,10 +144,6 @@ class McpClient:
     async def close(self) -> None:
         await self.held.close()
         await self.sessions.close()
-
-    @property
-    def _wait_s(self) -> float:
-        return self.limits.sandbox.session_idle_s
 
     async def _advance(self, call: _Call) -> ToolOutcome:
         """Perform a call until it ends or asks its user."""
@@ -218,7 +208,7 @@ class McpClient:
         except TimeoutError as error:
             raise ListingFailed(f"the server did not {what} within {self.read_s:g} s") from error
         except Exception as error:
-            text = await asyncio.to_thread(_shown, secrets, state, first_error(error))
+            text = await asyncio.to_thread(shown, secrets, state, first_error(error))
             raise ListingFailed(text, needs_sign_in=state.needs_sign_in) from error
 
     async def _perform(self, call: _Call) -> ToolOutcome:
@@ -359,17 +349,8 @@ async def _settle(call: _Call, outcome: ToolOutcome) -> None:
             session.closing.set()
         return
     stopped = call.run.stop.reason in ("fenced", "workspace_limit") or session.state.problem is not None
-    if stopped or session.closing.is_set() or not await _responds(session):
+    if stopped or session.closing.is_set() or not await session.responds():
         await session.end()
-
-
-async def _responds(session: OpenSession) -> bool:
-    try:
-        async with asyncio.timeout(RESPOND_S):
-            await session.opened.result().client.send_ping()
-    except Exception:
-        return False
-    return True
 
 
 def _timed_out(call: _Call) -> ToolOutcome:
@@ -400,7 +381,7 @@ def _failed(call: _Call, error: BaseException) -> ToolOutcome:
     refused = isinstance(error, Denied | WorkspaceLocked) or call.state.refused
     broken = call.state.problem is not None
     of_user = bool(call.target.account) and call.state.needs_sign_in and not broken
-    text = UNAUTHORIZED_USER if of_user else _shown(call.secrets, call.state, error)
+    text = UNAUTHORIZED_USER if of_user else shown(call.secrets, call.state, error)
     details = {"sign_in": True} if of_user else {}
     if not call.sent:
         return failure("denied" if refused else "unavailable", text, **details)
@@ -409,46 +390,9 @@ def _failed(call: _Call, error: BaseException) -> ToolOutcome:
     return _unknown(text)
 
 
-def _shown(secrets: Redaction, state: ConnectionState, error: BaseException) -> str:
-    """Return why a server failed. A cut before the redaction would leave parts of secrets."""
-    return secrets.of(_reason(state, error))[:MAX_REASON_CHARS]
-
-
-def _reason(state: ConnectionState, error: BaseException) -> str:
-    """The connection's problem is closer to the cause than the SDK's error."""
-    from mcp.shared.exceptions import MCPError
-
-    if state.problem is not None:
-        return state.problem
-    if state.needs_sign_in:
-        return UNAUTHORIZED
-    match error:
-        case Denied() | WorkspaceLocked() | ServerFailed():
-            return str(error)
-        case MCPError():
-            return f"the server responded with an error: {error.error.message}"
-        case _:
-            logger.warning("a server of the Model Context Protocol failed: %s", type(error).__name__)
-            return f"the server did not follow the protocol: {type(error).__name__}"
-
-
 def _unknown(why: str) -> ToolOutcome:
     text = (
         f"The outcome of this call is unknown: {why}. It was sent and may have had effects, wholly or in "
         "part. It was not repeated. Check before doing it again."
     )
     return failure("unknown_outcome", text)
-
-
-async def import_sdk() -> None:
-    """Import the SDK in a thread, because the import takes a third of a second."""
-    async with _importing:
-        await asyncio.to_thread(_imported)
-
-
-def _imported() -> None:
-    # Its `__init__` imports the servers too.
-    # The SDK logs the messages of servers, with any secret they contain. Its session uses the second name.
-    for name in ("mcp", "client"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    from banksman.tool_runner.mcp import transports as transports

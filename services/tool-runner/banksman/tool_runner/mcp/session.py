@@ -1,13 +1,19 @@
-"""A session with a server: its tools, one call, its result. What a server sends is untrusted and limited."""
+"""A session with a server: its tools, one call, its result, and the forms that it shows to a user.
+
+What a server sends is untrusted and limited.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import itertools
 import json
+import mimetypes
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -20,18 +26,114 @@ from pydantic import FileUrl, JsonValue, TypeAdapter, ValidationError
 
 from banksman.contracts.ids import digest
 from banksman.contracts.mcp import MAX_TOOLS, McpTransport, RefusedTool, ServedPrompt, ServedTool, StdioServer
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.tools import AskedInput
+from banksman.contracts.wire import JsonObject, json_bytes
+from banksman.contracts.workspaces import IMAGES_DIRECTORY
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.mcp.added_tools import added_tools, call_added, may_add_tools
 from banksman.tool_runner.mcp.connection import ConnectionState, ServerFailed
-from banksman.tool_runner.mcp.contents import ResultContents
-from banksman.tool_runner.mcp.held_calls import MAX_QUESTIONS
+from banksman.tool_runner.mcp.held_calls import MAX_QUESTIONS, Questions
 from banksman.tool_runner.mcp.messages import ReadableResults, pages
 from banksman.tool_runner.mcp.prompts import served_prompts
-from banksman.tool_runner.mcp.questions import answered
 from banksman.tool_runner.sandbox.base import WORKSPACE
 from banksman.tool_runner.tools.toolbox import ToolOutcome, continuation, store_output
 from banksman.tool_runner.workspaces.workspace import Workspace
+
+MAX_FORM_BYTES: Final = 16 * 1024
+"""Maximum bytes of the schema of a requested value."""
+MAX_FIELDS: Final = 50
+_FIELDS: Final = frozenset({"string", "number", "integer", "boolean", "array"})
+_CANCELLED: Final = types.ElicitResult(action="cancel")
+_REFUSED: Final = types.ErrorData(
+    code=types.INVALID_PARAMS,
+    message=f"only a form is shown to the user: an object of at most {MAX_FIELDS} plain fields",
+)
+
+
+async def answered(
+    state: ConnectionState, params: types.ElicitRequestParams
+) -> types.ElicitResult | types.ErrorData:
+    """Pass a request to the user of the newest call; without a call, the server gets `cancel`."""
+    if (questions := state.questions) is None:
+        return _CANCELLED
+    if (asked := _form(params, questions)) is None:
+        return _REFUSED
+    answer = await questions.ask(asked)
+    match answer.outcome if answer is not None else None:
+        case "provided" if answer is not None:
+            return types.ElicitResult(action="accept", content=cast(dict[str, Any], answer.value))
+        case "declined":
+            return types.ElicitResult(action="decline")
+        case _:
+            return _CANCELLED
+
+
+def _form(params: types.ElicitRequestParams, questions: Questions) -> AskedInput | None:
+    """Return what a server requests; None unless it is a bounded form of plain fields."""
+    if not isinstance(params, types.ElicitRequestFormParams):
+        return None
+    secrets = questions.secrets
+    schema = cast(JsonObject, secrets.of_content(params.requested_schema))
+    fields = schema.get("properties", {})
+    if schema.get("type") != "object" or not isinstance(fields, dict) or len(fields) > MAX_FIELDS:
+        return None
+    plain = all(isinstance(one, dict) and one.get("type") in _FIELDS for one in fields.values())
+    if not plain or json_bytes(schema) > MAX_FORM_BYTES:
+        return None
+    try:
+        return AskedInput(message=secrets.of(params.message), schema=schema, expires_s=questions.wait_s)
+    except ValidationError:
+        return None
+
+
+_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+
+
+@dataclass
+class ResultContents:
+    workspace: Workspace
+    secrets: Redaction
+    images: list[str] = field(default_factory=list[str])
+    """Paths of the images that a model may see."""
+
+    def text_of(self, block: types.ContentBlock) -> str:
+        """Return a block as text; one that is not text is kept as a file, which the text names."""
+        match block:
+            case types.TextContent():
+                return block.text
+            case types.EmbeddedResource(resource=contents):
+                return self.text_of_resource(contents)
+            case types.ImageContent() | types.AudioContent():
+                return self._kept(block.type, block.mime_type, block.data)
+            case types.ResourceLink():
+                return (
+                    f"[resource {block.uri}: {block.title or block.name} {block.description or ''}".strip()
+                    + "]"
+                )
+
+    def text_of_resource(self, contents: types.TextResourceContents | types.BlobResourceContents) -> str:
+        if isinstance(contents, types.TextResourceContents):
+            return contents.text
+        media_type = contents.mime_type or "application/octet-stream"
+        return self._kept(f"resource {contents.uri}", media_type, contents.blob)
+
+    def _kept(self, kind: str, media_type: str, encoded: str) -> str:
+        shown = f"{kind} {media_type}"
+        try:
+            data = base64.b64decode(encoded)
+        except ValueError:
+            return f"[{shown}, which is not base64]"
+        text = data.decode("latin-1")
+        if self.secrets.of(text) != text:
+            return f"[{shown}, which contains a secret and is not kept]"
+        suffix = mimetypes.guess_extension(media_type, strict=False) or ".bin"
+        path = f"{IMAGES_DIRECTORY}/{hashlib.sha256(data).hexdigest()[:32]}{suffix}"
+        if store_output(self.workspace, data, path) is None:
+            return f"[{shown}, {len(data)} bytes, not kept: the workspace is full]"
+        if media_type in _IMAGES:
+            self.images.append(path)
+        return f"[{shown}, {len(data)} bytes, kept as {path}]"
+
 
 Streams: TypeAlias = tuple[
     MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]

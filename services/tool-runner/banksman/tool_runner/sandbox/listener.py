@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 
 from banksman.tool_runner.sandbox.base import OnListener
-
-log = logging.getLogger(__name__)
 
 _PACKET_BYTES = 64
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import re
+import shlex
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
@@ -28,10 +30,42 @@ from banksman.tool_runner.sandbox.base import (
 )
 from banksman.tool_runner.settings import RunnerLimits, Toolchain
 from banksman.tool_runner.tools import toolbox
-from banksman.tool_runner.tools.leftovers import reporting
 from banksman.tool_runner.tools.processes import shown
 from banksman.tool_runner.tools.terminal import last_state
 from banksman.tool_runner.workspaces.workspace import Workspace
+
+_MAY_LEAVE = re.compile(r"(?<![&<>|\\])&(?![&>])|\b(?:nohup|setsid|disown|daemon|coproc|start)|--?d\b")
+"""A job of the shell, or a word by which programs leave their shell."""
+MAX_NAMES = 10
+_TRAP = r"""
+{{ set +efux; }} 2>/dev/null
+__names=()
+for __process in /proc/[0-9]*; do
+    __pid=${{__process#/proc/}}
+    [[ $__pid == 1 || $__pid == $$ ]] && continue
+    read -r __name <$__process/comm || continue
+    read -r _ _ __state _ <$__process/stat && [[ $__state == Z ]] && continue
+    __names+=("$__name ($__pid)")
+done 2>/dev/null
+if ((${{#__names[@]}})); then
+    __left=$(IFS=,; echo "${{__names[*]:0:{most}}}")
+    echo "[Ended with this call, because it left them running: $__left. Use background: true.]" >&2
+fi
+"""
+
+
+def reporting(script: str) -> str:
+    """Return the script with a report, on standard error, of the processes that it left running.
+
+    They end with the call, and are seen only from within the sandbox, before the command's own shell ends:
+    from its EXIT trap, which a trap of the command replaces.
+
+    The shell of the script is the first one, so that it survives when it kills all other processes.
+    """
+    if not _MAY_LEAVE.search(script):
+        return script
+    return f"trap {shlex.quote(_TRAP.format(most=MAX_NAMES))} EXIT; {script}"
+
 
 MAX_PROGRESS_CHARS = 100_000
 """Maximum characters of one call that are published while it runs; the result has its own limit."""

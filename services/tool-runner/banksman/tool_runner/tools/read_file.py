@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,15 +33,7 @@ from banksman.tool_runner.tools.toolbox import (
     page,
     store_output,
 )
-from banksman.tool_runner.workspaces.files import (
-    SCANNED_BYTES,
-    FilePiece,
-    PathRefused,
-    find_line,
-    line_start,
-    read_part,
-    relative,
-)
+from banksman.tool_runner.workspaces.files import FilePiece, PathRefused, read_part, relative
 
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 MAX_SCANNED_BYTES = 256 * 1024 * 1024
@@ -234,3 +227,38 @@ def _whole(directory: Path, path: str, beginning: FilePiece, most: int, what: st
 def _start_of_line(data: bytes, line: int) -> int:
     """Return the index of a line by its number from 1; the length if there are fewer lines."""
     return line_start(lambda at: data[at : at + SCANNED_BYTES], line, len(data) + 1) or 0
+
+
+SCANNED_BYTES = 128 * 1024
+"""Bytes that are searched for line ends at a time."""
+
+
+def find_line(workspace: Path, path: str, line: int, max_bytes: int) -> int | None:
+    """Return the byte at which a line begins, by its number from 1; the size if the file has fewer lines.
+
+    None if the line does not begin within the first `max_bytes`. Raises `PathRefused` as `read_part`.
+    """
+
+    def piece(at: int) -> bytes:
+        return read_part(workspace, path, offset=at, max_bytes=SCANNED_BYTES).data
+
+    return line_start(piece, line, max_bytes)
+
+
+def line_start(piece: Callable[[int], bytes], line: int, max_bytes: int) -> int | None:
+    """Do the same for any text, of which `piece` returns `SCANNED_BYTES` at an index, fewer at the end."""
+    position, missing = 0, line - 1
+    while missing > 0:
+        if position >= max_bytes:
+            return None
+        data = piece(position)
+        if not data:
+            break
+        if (found := data.count(b"\n")) < missing:
+            position, missing = position + len(data), missing - found
+            continue
+        index = -1
+        for _ in range(missing):
+            index = data.index(b"\n", index + 1)
+        return position + index + 1
+    return position

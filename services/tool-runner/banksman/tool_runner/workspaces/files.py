@@ -15,7 +15,7 @@ import secrets
 import stat
 import time
 import unicodedata
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,8 +28,6 @@ from banksman.tool_runner.workspaces.beneath import MAX_PATH_BYTES, open_beneath
 ALIAS = "/workspace"
 """The path of the workspace inside the sandbox; the only absolute path that is accepted."""
 
-SCANNED_BYTES = 128 * 1024
-"""Bytes that are searched for line ends at a time."""
 _NEVER_BLOCK = os.O_NONBLOCK | os.O_NOCTTY
 """Opening a FIFO without O_NONBLOCK waits for a writer."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
@@ -108,37 +106,6 @@ def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> Fil
             _require_regular(path, status)
             data = os.pread(file.fileno(), max_bytes, offset)
             return FilePiece(data, offset, status.st_size)
-
-
-def find_line(workspace: Path, path: str, line: int, max_bytes: int) -> int | None:
-    """Return the byte at which a line begins, by its number from 1; the size if the file has fewer lines.
-
-    None if the line does not begin within the first `max_bytes`. Raises `PathRefused` as `read_part`.
-    """
-
-    def piece(at: int) -> bytes:
-        return read_part(workspace, path, offset=at, max_bytes=SCANNED_BYTES).data
-
-    return line_start(piece, line, max_bytes)
-
-
-def line_start(piece: Callable[[int], bytes], line: int, max_bytes: int) -> int | None:
-    """Do the same for any text, of which `piece` returns `SCANNED_BYTES` at an index, fewer at the end."""
-    position, missing = 0, line - 1
-    while missing > 0:
-        if position >= max_bytes:
-            return None
-        data = piece(position)
-        if not data:
-            break
-        if (found := data.count(b"\n")) < missing:
-            position, missing = position + len(data), missing - found
-            continue
-        index = -1
-        for _ in range(missing):
-            index = data.index(b"\n", index + 1)
-        return position + index + 1
-    return position
 
 
 def write_whole(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Protocol, assert_never
 
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, Unavailable
-from banksman.contracts.mcp import DiscoverSignIn, RequestToken
 from banksman.contracts.runner_requests import (
+    DiscoverSignIn,
     FileDelete,
     FileDiff,
     FileEntry,
@@ -28,6 +28,7 @@ from banksman.contracts.runner_requests import (
     FindMcpTools,
     GetMcpPrompt,
     ProcessRequest,
+    RequestToken,
     UploadEnd,
     WorkspaceDiff,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -29,8 +28,6 @@ from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive import Contents, SnapshotRefused, read_archive, write_archive
 from banksman.tool_runner.workspaces.beneath import opened_directory
 from banksman.tool_runner.workspaces.quota import delete_tree
-
-logger = logging.getLogger(__name__)
 
 PART_BYTES = MAX_OBJECT_BYTES
 PART_TIMEOUT_S = 30.0

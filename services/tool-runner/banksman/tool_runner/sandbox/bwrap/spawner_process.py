@@ -31,6 +31,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 MAX_PACKET_BYTES = 4096
 OPTIONS_FD, STATUS_FD, SECCOMP_FD = 3, 4, 5
@@ -118,15 +119,12 @@ class _Parent:
                 case [b"kill", number]:
                     self._kill(pid for pid, each in self._started.items() if each == int(number))
                 case _:
-                    self._end_all()
+                    self._connected = False
+                    self._poll.unregister(self._channel)
+                    self._kill(self._started)
         finally:
             for fd in descriptors:
                 os.close(fd)
-
-    def _end_all(self) -> None:
-        self._connected = False
-        self._poll.unregister(self._channel)
-        self._kill(self._started)
 
     def _send(self, *words: str) -> None:
         with contextlib.suppress(ConnectionError):
@@ -191,10 +189,10 @@ class _Parent:
             os.kill(pid, signal.SIGKILL)
 
 
+@dataclass
 class _Starters:
-    def __init__(self, sandboxes: Callable[[], _Sandboxes], shares: Mapping[str, str]) -> None:
-        self._sandboxes = sandboxes
-        self._shares = shares
+    sandboxes: Callable[[], _Sandboxes]
+    shares: Mapping[str, str]
 
     def start(self, descriptors: Sequence[int], special: dict[bytes, int]) -> int:
         (channel,) = descriptors
@@ -214,10 +212,10 @@ class _Starters:
 
     def _serve(self, channel_fd: int, parent: int, shares_network: bool) -> None:
         with socket.socket(fileno=_only_descriptor(channel_fd)) as channel:
-            sandboxes = self._sandboxes()
+            sandboxes = self.sandboxes()
             sandboxes.shares_network = shares_network
             try:
-                _confine(self._shares)
+                _confine(self.shares)
                 if shares_network:
                     _enter_network()
             except OSError as error:
@@ -251,7 +249,12 @@ def _confine(shares: Mapping[str, str]) -> None:
     # The /proc files of a process that is not dumpable belong to root (proc(5)).
     _prctl(_PR_SET_DUMPABLE, 1)
     _write("/proc/self/oom_score_adj", _HIGHEST_OOM_SCORE)
-    _enter_user_namespace()
+    # Enter a user namespace with the same user; creating other namespaces requires it.
+    uid, gid = os.getuid(), os.getgid()
+    _call_libc("unshare", _CLONE_NEWUSER)
+    _write("/proc/self/setgroups", b"deny")
+    _write("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
+    _write("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
     for name, most in shares.items():
         _write(f"/proc/sys/user/{name}", most.encode())
     # No process with the same user id, such as a command, may trace it.
@@ -305,7 +308,9 @@ def _start_by_fork(arguments: list[bytes], files: Mapping[int, int], proxy: int,
         os.setsid()
         if enters:
             _enter_network()
-        _send_listener(proxy)
+        listener = socket.create_server(("127.0.0.1", PROXY_PORT), backlog=64)
+        with listener, socket.socket(fileno=os.dup(proxy)) as runner:
+            socket.send_fds(runner, [b"listener"], [listener.fileno()])
         for number in _DEFAULT:
             signal.signal(number, signal.SIG_DFL)
         for number, fd in files.items():
@@ -324,21 +329,6 @@ def _enter_network() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh22x", b"lo", _IFF_UP | _IFF_RUNNING)
         fcntl.ioctl(control, _SIOCSIFFLAGS, request)
-
-
-def _send_listener(proxy: int) -> None:
-    listener = socket.create_server(("127.0.0.1", PROXY_PORT), backlog=64)
-    with listener, socket.socket(fileno=os.dup(proxy)) as runner:
-        socket.send_fds(runner, [b"listener"], [listener.fileno()])
-
-
-def _enter_user_namespace() -> None:
-    """Enter a user namespace with the same user; creating other namespaces requires it."""
-    uid, gid = os.getuid(), os.getgid()
-    _call_libc("unshare", _CLONE_NEWUSER)
-    _write("/proc/self/setgroups", b"deny")
-    _write("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
-    _write("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
 
 
 def _write(path: str, content: bytes) -> None:
@@ -377,13 +367,6 @@ def _memfd(content: bytes) -> int:
     return fd
 
 
-def _become(uid: int, gid: int) -> None:
-    # Groups first: after setresuid, the process may no longer change them.
-    os.setgroups([])
-    os.setresgid(gid, gid, gid)
-    os.setresuid(uid, uid, uid)
-
-
 def main(channel_fd: int, bwrap: str, gate: str, shares: Mapping[str, str], user: Sequence[str]) -> None:
     """Serve the runner at the other end of `channel_fd`; the first packet is the seccomp filter.
 
@@ -394,7 +377,11 @@ def main(channel_fd: int, bwrap: str, gate: str, shares: Mapping[str, str], user
         # On SIGTERM, a runner drains its calls. The signal may have been sent to the whole cgroup or group.
         signal.signal(number, signal.SIG_IGN)
     if user:
-        _become(*map(int, user))
+        uid, gid = map(int, user)
+        # Groups first: after setresuid, the process may no longer change them.
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
     # No process with the same user id, such as a command, may trace it.
     _prctl(_PR_SET_DUMPABLE, 0)
     become_subreaper()

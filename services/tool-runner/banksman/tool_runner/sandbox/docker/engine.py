@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import logging
 import os
 import re
 import socket
@@ -20,11 +21,16 @@ from docker import errors
 
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.sandbox.base import ENVIRONMENT, SandboxUnavailable
+from banksman.tool_runner.sandbox.base import (
+    ENVIRONMENT,
+    SandboxUnavailable,
+)
 from banksman.tool_runner.sandbox.docker import proxy, supervisor
 from banksman.tool_runner.sandbox.etc import DIRECTORY
 from banksman.tool_runner.sandbox.seccomp import command_filter
 from banksman.tool_runner.settings import MIB, SandboxLimits
+
+log = logging.getLogger(__name__)
 
 INSTALLATION_LABEL = "banksman.installation"
 INSTANCE_LABEL = "banksman.instance"
@@ -341,3 +347,37 @@ class ContainerRecipe:
         # runc overrides mode= with the mode that the directory has in the image, so the owner is set too.
         owner = f"uid={self.identity.uid},gid={self.identity.gid}"
         return f"rw,exec,nosuid,nodev,{owner},mode=0700,size={size_bytes},nr_inodes={SCRATCH_INODES}"
+
+
+def checked_image(engine: Engine, image: str) -> str:
+    found = engine.image(image)
+    if found is None:
+        raise SandboxUnavailable(
+            f"the Docker engine has no image {image}",
+            remedy=f"Run `docker pull {image}`, or set tool_runner.docker.image to another image.",
+        )
+    config = cast(dict[str, dict[str, object] | None], found.get("Config") or {})
+    if volumes := config.get("Volumes"):
+        raise SandboxUnavailable(
+            f"the image {image} declares volumes ({', '.join(volumes)}), which commands could fill",
+            remedy="Set tool_runner.docker.image to another image.",
+        )
+    return image
+
+
+def checked_runtime(engine: Engine, runtime: str | None) -> str | None:
+    # The engine does not list the names of shims, such as io.containerd.runsc.v1, but accepts them.
+    if runtime is None or "." in runtime or runtime in (known := engine.runtimes()):
+        return runtime
+    raise SandboxUnavailable(
+        f"the Docker engine does not know the runtime {runtime!r}; it knows {', '.join(sorted(known))}",
+        remedy="Add it to the engine's daemon.json, or remove tool_runner.docker.runtime.",
+    )
+
+
+def remove_orphans(engine: Engine, label: str) -> None:
+    orphans = engine.labelled(label)
+    for orphan in orphans:
+        engine.remove(orphan)
+    if orphans:
+        log.warning("%d containers of an earlier runner were removed", len(orphans))

@@ -15,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
 from banksman.contracts.ids import new_id
 from banksman.tool_runner.identity import SandboxIdentity
@@ -37,8 +36,11 @@ from banksman.tool_runner.sandbox.docker.engine import (
     INSTALLATION_LABEL,
     ContainerRecipe,
     Engine,
+    checked_image,
+    checked_runtime,
     find_host_directory,
     own_container,
+    remove_orphans,
 )
 from banksman.tool_runner.sandbox.etc import write_etc
 from banksman.tool_runner.settings import DEFAULT_IMAGE, DockerSettings, SandboxLimits
@@ -80,8 +82,8 @@ class DockerSandbox:
         write_etc(etc, identity.uid, identity.gid)
         own_image = DEFAULT_IMAGE if own is None else str(own["Image"])
         self._recipe = ContainerRecipe(
-            image=_checked_image(self._engine, settings.image or own_image),
-            runtime=_checked_runtime(self._engine, settings.runtime),
+            image=checked_image(self._engine, settings.image or own_image),
+            runtime=checked_runtime(self._engine, settings.runtime),
             cpus=settings.cpus,
             identity=identity,
             limits=limits,
@@ -89,7 +91,7 @@ class DockerSandbox:
             instance=new_id("i"),
             etc=self._host_directory.of(etc),
         )
-        _remove_orphans(self._engine, f"{INSTALLATION_LABEL}={self._recipe.installation}")
+        remove_orphans(self._engine, f"{INSTALLATION_LABEL}={self._recipe.installation}")
         self._threads = ThreadPoolExecutor(_ENGINE_THREADS, "docker")
         self._packets = root / ".proxies"
         shutil.rmtree(self._packets, ignore_errors=True)
@@ -272,7 +274,7 @@ class DockerSandbox:
         source = self._host_directory.of(container.directory)
         workspace = source.relative_to(self._host_directory.host_path)
         if container.image != self._recipe.image:
-            _checked_image(self._engine, container.image)
+            checked_image(self._engine, container.image)
         container.packets.mkdir()
         container.packets.chmod(0o755)
         packets = self._host_directory.of(container.packets)
@@ -371,37 +373,3 @@ async def _uncancelled(task: asyncio.Task[Container]) -> Container:
     """Wait for a task without cancelling it when the caller is cancelled."""
     await asyncio.wait([task])
     return task.result()
-
-
-def _checked_image(engine: Engine, image: str) -> str:
-    found = engine.image(image)
-    if found is None:
-        raise SandboxUnavailable(
-            f"the Docker engine has no image {image}",
-            remedy=f"Run `docker pull {image}`, or set tool_runner.docker.image to another image.",
-        )
-    config = cast(dict[str, dict[str, object] | None], found.get("Config") or {})
-    if volumes := config.get("Volumes"):
-        raise SandboxUnavailable(
-            f"the image {image} declares volumes ({', '.join(volumes)}), which commands could fill",
-            remedy="Set tool_runner.docker.image to another image.",
-        )
-    return image
-
-
-def _checked_runtime(engine: Engine, runtime: str | None) -> str | None:
-    # The engine does not list the names of shims, such as io.containerd.runsc.v1, but accepts them.
-    if runtime is None or "." in runtime or runtime in (known := engine.runtimes()):
-        return runtime
-    raise SandboxUnavailable(
-        f"the Docker engine does not know the runtime {runtime!r}; it knows {', '.join(sorted(known))}",
-        remedy="Add it to the engine's daemon.json, or remove tool_runner.docker.runtime.",
-    )
-
-
-def _remove_orphans(engine: Engine, label: str) -> None:
-    orphans = engine.labelled(label)
-    for orphan in orphans:
-        engine.remove(orphan)
-    if orphans:
-        log.warning("%d containers of an earlier runner were removed", len(orphans))
