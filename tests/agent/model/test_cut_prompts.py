@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from banksman.agent.model.cut_prompts import cut_notices
+from banksman.agent.model.checks import cut_notices
 from banksman.agent.protocols.base import ModelRequest
 from banksman.contracts.messages import Usage, UserMessage
 

@@ -10,8 +10,7 @@ from banksman.contracts.processes import MAX_OUTPUT_BYTES, KnownProcess
 from banksman.contracts.runner_requests import FileReply, ProcessList, ProcessRead, ProcessRequest
 from banksman.contracts.workspaces import WorkspacePlacement
 from banksman.tool_runner.processes.process import Process
-from banksman.tool_runner.processes.processes import LastingProcesses
-from banksman.tool_runner.processes.requests import ProcessRequests
+from banksman.tool_runner.processes.processes import LastingProcesses, ProcessRequests
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.toolbox import ToolRun
 

@@ -126,8 +126,6 @@ def run(
 @app.command()
 def compact(conversation: Conversation, url: Url = None, json: Json = False) -> None:
     """Summarise the older messages of a conversation."""
-    from banksman.cli.client import conversations
-
     with gateway(url) as api:
         exit_with(conversations.compact(api, conversation, as_json=json))
 
@@ -145,10 +143,8 @@ def export_file(
 
     As JSON, which the command `import` and the page read.
     """
-    from banksman.cli.client import transfers
-
     with gateway(url) as api:
-        content = transfers.exported(api, conversation)
+        content = conversations.exported(api, conversation)
     if output_file is None:
         output.print_json(content)
     else:
@@ -167,10 +163,8 @@ def import_file(
 
     Of this product, ChatGPT, Claude or Open WebUI.
     """
-    from banksman.cli.client import transfers
-
     with gateway(url) as api:
-        items = transfers.imported(api, file.read_bytes())
+        items = conversations.imported(api, file.read_bytes())
     if json:
         output.print_json(items)
     for one in () if json else items:

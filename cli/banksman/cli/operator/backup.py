@@ -15,7 +15,7 @@ from banksman.bus import jetstream, names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.cli import output
-from banksman.cli.operator import backup_files, restore_checks
+from banksman.cli.operator import restore_checks, stream_snapshots
 from banksman.cli.operator.recovery import LogRecovery
 from banksman.cli.operator.stream_snapshots import delete_stream, restore_stream, stream_snapshot
 from banksman.cli.operator.streams import broker_access
@@ -43,7 +43,7 @@ def backup(data_dir: Path | None, directory: Path, *, as_json: bool) -> Exit:
     """Save all streams, which may be in use; raise `Conflict` if the directory is not empty."""
     _make_empty(directory)
     began = datetime.now(UTC)
-    saved: list[backup_files.SavedStream] = []
+    saved: list[stream_snapshots.SavedStream] = []
 
     async def save(bus: Bus, topology: Topology) -> tuple[str, ...]:
         for stage in _stages(topology):
@@ -51,10 +51,10 @@ def backup(data_dir: Path | None, directory: Path, *, as_json: bool) -> Exit:
         return ()
 
     asyncio.run(broker_access(data_dir).in_each(save))
-    manifest = backup_files.Manifest(
+    manifest = stream_snapshots.Manifest(
         made_by=version("banksman"), began_at=began, ended_at=datetime.now(UTC), streams=tuple(saved)
     )
-    (directory / backup_files.MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
+    (directory / stream_snapshots.MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
     total = sum(stream.bytes for stream in saved)
     took = (manifest.ended_at - began).total_seconds()
     facts = {"streams": len(saved), "bytes": total, "seconds": took, "directory": str(directory)}
@@ -65,7 +65,7 @@ def backup(data_dir: Path | None, directory: Path, *, as_json: bool) -> Exit:
 
 def _stages(topology: Topology) -> list[list[str]]:
     """Return the streams to save in parallel, in order: those before the logs, the logs, the others."""
-    wanted = [stream.name for stream in topology.streams if stream.name not in backup_files.NOT_BACKED_UP]
+    wanted = [stream.name for stream in topology.streams if stream.name not in stream_snapshots.NOT_BACKED_UP]
     before = [name for name in wanted if name in _BEFORE_THE_LOGS]
     logs = [name for name in wanted if name == names.EVENTS]
     return [before, logs, [name for name in wanted if name not in (*before, *logs)]]
@@ -79,7 +79,7 @@ def _make_empty(directory: Path) -> None:
 
 async def _save_all(
     bus: Bus, account: str, streams: Iterable[str], directory: Path
-) -> list[backup_files.SavedStream]:
+) -> list[stream_snapshots.SavedStream]:
     # The server delays the start of each snapshot by about two seconds; in parallel that is paid once.
     try:
         async with asyncio.TaskGroup() as group:
@@ -89,7 +89,7 @@ async def _save_all(
     return [task.result() for task in tasks]
 
 
-async def _save(bus: Bus, account: str, name: str, directory: Path) -> backup_files.SavedStream:
+async def _save(bus: Bus, account: str, name: str, directory: Path) -> stream_snapshots.SavedStream:
     file = directory / f"{account}-{name}.snapshot"
     digest, size = hashlib.sha256(), 0
     async with stream_snapshot(bus, name) as snapshot:
@@ -99,7 +99,7 @@ async def _save(bus: Bus, account: str, name: str, directory: Path) -> backup_fi
                 digest.update(chunk)
                 size += len(chunk)
             await asyncio.to_thread(os.fsync, out.fileno())
-    return backup_files.SavedStream(
+    return stream_snapshots.SavedStream(
         account=account,
         name=name,
         file=file.name,
@@ -121,7 +121,7 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
         Conflict: services are running, streams hold messages and `force` is not given, a version is too old,
             or the target lacks room.
     """
-    manifest = backup_files.read_manifest(directory)
+    manifest = stream_snapshots.read_manifest(directory)
     broker = broker_access(data_dir)
 
     async def run() -> tuple[_Tally, list[str]]:
@@ -145,10 +145,13 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
 
 
 async def _restore(
-    bus: Bus, topology: Topology, manifest: backup_files.Manifest, directory: Path
+    bus: Bus, topology: Topology, manifest: stream_snapshots.Manifest, directory: Path
 ) -> tuple[str, ...]:
     for stream in topology.streams:
-        if stream.name in backup_files.DERIVED_FROM_LOGS and await stream_info(bus, stream.name) is not None:
+        if (
+            stream.name in stream_snapshots.DERIVED_FROM_LOGS
+            and await stream_info(bus, stream.name) is not None
+        ):
             await delete_stream(bus, stream.name)
     for saved in manifest.streams:
         if saved.account != topology.account:
@@ -156,7 +159,7 @@ async def _restore(
         if await stream_info(bus, saved.name) is not None:
             await delete_stream(bus, saved.name)
         config = restore_checks.target_config(topology, saved)
-        await restore_stream(bus, config, saved.state, backup_files.file_chunks(directory / saved.file))
+        await restore_stream(bus, config, saved.state, stream_snapshots.file_chunks(directory / saved.file))
     # New consumers deliver all messages of their streams again; every handler is safe to run twice.
     return await provision(bus, topology)
 

@@ -15,8 +15,7 @@ from banksman.bus.jetstream import call, count_below
 from banksman.bus.secrets import TICKETS_KEY
 from banksman.bus.storage.kv import Bucket
 from banksman.cli.broker.server import BrokerAccess
-from banksman.cli.operator.backup_files import NOT_BACKED_UP, Manifest, SavedStream
-from banksman.cli.operator.stream_snapshots import delete_stream
+from banksman.cli.operator.stream_snapshots import NOT_BACKED_UP, Manifest, SavedStream, delete_stream
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Conflict, Unavailable
 from banksman.deployment import users

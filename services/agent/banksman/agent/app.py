@@ -9,10 +9,9 @@ from banksman.agent.decisions import record_decision
 from banksman.agent.logs.archiver import Archiver
 from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.agent.logs.usage_ledger import UsageLedger
-from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
+from banksman.agent.model.checks import ApprovalRoom, CutPrompts, TenantBudgets
 from banksman.agent.model.compaction import Compactor
-from banksman.agent.model.cut_prompts import CutPrompts
-from banksman.agent.model.files import WorkspaceFiles
+from banksman.agent.model.context import WorkspaceFiles
 from banksman.agent.model.request import UnfinishedTexts
 from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.catalog import Providers

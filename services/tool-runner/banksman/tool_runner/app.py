@@ -38,7 +38,7 @@ from banksman.tool_runner.mcp.finder import McpFinder
 from banksman.tool_runner.mcp.open_sessions import OpenSessions
 from banksman.tool_runner.mcp.servers import McpClient
 from banksman.tool_runner.outputs import Outputs
-from banksman.tool_runner.processes.requests import ProcessRequests
+from banksman.tool_runner.processes.processes import ProcessRequests
 from banksman.tool_runner.repositories import Repositories
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
 from banksman.tool_runner.tools.converter import Converter

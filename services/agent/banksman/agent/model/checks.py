@@ -1,10 +1,11 @@
-"""Checks of what tenants may consume, and of the calls of a reply: arguments, approval policy, old files."""
+"""Checks of what tenants may consume, of the calls of a reply, and of the tokens that a server counted."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +13,8 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from banksman.agent.logs.usage_ledger import UsageLedger
-from banksman.agent.protocols.base import Final, Malformed, RequestedCall
+from banksman.agent.model.context import size_of
+from banksman.agent.protocols.base import Final, Malformed, ModelRequest, RequestedCall
 from banksman.agent.protocols.structured import not_fitting, written_object
 from banksman.agent.settings import AgentSettings
 from banksman.bus.connection import Bus
@@ -20,6 +22,7 @@ from banksman.bus.names import APPROVALS
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Decision, RunSettings
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, Unavailable
+from banksman.contracts.events import ModelNotice
 from banksman.contracts.messages import Usage
 from banksman.contracts.runner_requests import FileRead
 from banksman.contracts.subjects import ANY
@@ -258,3 +261,46 @@ def _ending(code: ErrorCode, window: Window, counted: UsageCount, used: str, now
         f"It resets at {frees}."
     )
     return Ending("failed", code, text, "not_executed")
+
+
+MIN_CUT_TOKENS, CUT_SHARE = 1_000, 0.4
+"""A vendor's count from which, and up to which share of the estimate, a prompt counts as cut."""
+WARNED_S = 3_600.0
+"""Seconds for which the process warns of the latest cut."""
+
+
+class CutPrompts:
+    """The notices of one process; the latest is also a warning for the operator."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[float, str] | None = None
+
+    def notices(self, model: str, request: ModelRequest, usage: Usage) -> tuple[ModelNotice, ...]:
+        """Return a notice if the vendor counted far fewer tokens than the prompt has."""
+        found = cut_notices(request, usage)
+        for notice in found:
+            self._latest = (time.monotonic(), f"{model}: {notice.text}")
+        return found
+
+    async def warning(self) -> str | None:
+        """Return the latest cut of the last hour."""
+        if self._latest is None or time.monotonic() - self._latest[0] > WARNED_S:
+            return None
+        return self._latest[1]
+
+
+def cut_notices(request: ModelRequest, usage: Usage) -> tuple[ModelNotice, ...]:
+    """Return a notice if the vendor counted far fewer tokens than the prompt has: its server cut the prompt.
+
+    Ollama does so at 4,096 tokens by default. Counts below `MIN_CUT_TOKENS` exclude what a cache contained.
+    """
+    if usage.input_tokens < MIN_CUT_TOKENS:
+        return ()
+    estimated = size_of(request, request.messages, None).total
+    if usage.input_tokens > estimated * CUT_SHARE:
+        return ()
+    text = (
+        f"The model's server counted {usage.input_tokens} tokens of a prompt with about {estimated}: it may "
+        "have cut the prompt. Give the model a larger context there, or set limits.context_tokens."
+    )
+    return (ModelNotice(kind="prompt_cut", text=text),)

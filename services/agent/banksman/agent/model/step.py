@@ -12,11 +12,16 @@ from textwrap import shorten
 from structlog.contextvars import bound_contextvars
 
 from banksman.agent.model import replies
-from banksman.agent.model.checks import CallFacts, TenantBudgets, argument_problems, old_contents, structured
+from banksman.agent.model.checks import (
+    CallFacts,
+    CutPrompts,
+    TenantBudgets,
+    argument_problems,
+    old_contents,
+    structured,
+)
 from banksman.agent.model.compaction import Compactor
-from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
-from banksman.agent.model.cut_prompts import CutPrompts
-from banksman.agent.model.files import WorkspaceFiles
+from banksman.agent.model.context import BYTES_PER_TOKEN, WorkspaceFiles, size_of
 from banksman.agent.model.replies import PaidReply, PartialReply, ReplyCommit, UnusableReply
 from banksman.agent.model.request import (
     Completion,

@@ -30,11 +30,10 @@ from banksman.contracts.tools import AskedInput
 from banksman.contracts.wire import JsonObject, json_bytes
 from banksman.contracts.workspaces import IMAGES_DIRECTORY
 from banksman.runtime.redaction import Redaction
-from banksman.tool_runner.mcp.added_tools import added_tools, call_added, may_add_tools
 from banksman.tool_runner.mcp.connection import ConnectionState, ServerFailed
 from banksman.tool_runner.mcp.held_calls import MAX_QUESTIONS, Questions
 from banksman.tool_runner.mcp.messages import ReadableResults, pages
-from banksman.tool_runner.mcp.prompts import served_prompts
+from banksman.tool_runner.mcp.prompts import added_tools, call_added, may_add_tools, served_prompts
 from banksman.tool_runner.sandbox.base import WORKSPACE
 from banksman.tool_runner.tools.toolbox import ToolOutcome, continuation, store_output
 from banksman.tool_runner.workspaces.workspace import Workspace
