@@ -12,8 +12,11 @@ import {
 class Clock {
   now = 0;
   timers = new Set();
+  /** How many timers were set. */
+  set = 0;
 
   after = (seconds, action) => {
+    this.set += 1;
     const timer = { at: this.now + seconds, action };
     this.timers.add(timer);
     return timer;
@@ -161,6 +164,20 @@ test('silence for one heartbeat sends a ping, for two drops the connection', () 
   clock.advance(0.5);
   assert.equal(states.at(-1).phase, 'offline');
   assert.equal(peers[0].readyState, 3);
+});
+
+test('the frames of a replay do not set a timer each', () => {
+  const { connection, peers, online, clock } = scene();
+  connection.connect();
+  online();
+  clock.advance(10);
+  const before = clock.set;
+  for (let seq = 1; seq <= 1000; seq += 1) peers[0].receive({ type: 'run.started', seq, data: {} });
+  assert.equal(clock.set - before, 1);
+  clock.advance(19);
+  assert.equal(peers[0].sentTypes().includes('ping'), false);
+  clock.advance(1);
+  assert.equal(peers[0].sentTypes().includes('ping'), true);
 });
 
 test('a pong keeps the connection', () => {

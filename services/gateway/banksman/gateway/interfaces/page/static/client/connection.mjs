@@ -6,7 +6,7 @@
  */
 
 /** @import {Ack, Frame, State, Welcome} from './types.d.ts' */
-/** @typedef {{after: (seconds: number, action: () => void) => Timer, cancel: (timer: Timer) => void}} Clock */
+/** @typedef {{now: number, after: (seconds: number, action: () => void) => Timer, cancel: (timer: Timer) => void}} Clock `now` in seconds */
 /** @typedef {ReturnType<typeof setTimeout> | undefined} Timer */
 /** @typedef {{code: string, message: string, retryable?: boolean, retry_after_s?: number | null, details?: Record<string, unknown> | null}} Failure */
 /** @typedef {{frame: Frame, resolve: (reply: Ack) => void, reject: (error: Error) => void, timer: Timer, resend: boolean}} Request */
@@ -20,6 +20,8 @@ const RATE_LIMIT_BACKOFF_S = 5;
 const DEFAULT_HEARTBEAT_S = 20;
 const REQUEST_TIMEOUT_S = 60;
 const OPEN_TIMEOUT_S = 15;
+/** The heartbeat begins anew at most this often. */
+const HEARTBEAT_STEP_S = 0.1;
 /** While a reply is expected, a gateway that sends nothing for so long is probed, and lost without an answer. */
 const SILENT_S = 2;
 const PROBE_S = 2.5;
@@ -79,6 +81,9 @@ export function newId(prefix = 'q') {
 
 /** @type {Clock} */
 const systemClock = {
+  get now() {
+    return performance.now() / 1000;
+  },
   after: (seconds, action) => setTimeout(action, seconds * 1000),
   cancel: (timer) => clearTimeout(timer),
 };
@@ -126,6 +131,8 @@ export class Connection {
     this.retryTimer = undefined;
     /** @type {Timer} */
     this.watchTimer = undefined;
+    /** When the heartbeat began anew, and whether it then expected a reply; null while another wait is watched. */
+    this.heartbeat = /** @type {{at: number, expects: boolean} | null} */ (null);
   }
 
   /** Connect, and drop any earlier connection. */
@@ -223,8 +230,13 @@ export class Connection {
   #restartHeartbeat() {
     if (!this.ready) return;
     const expects = this.waiting.size > 0 || this.busy();
+    const at = this.clock.now;
+    const { heartbeat } = this;
+    // A timer for each of the thousands of frames of a replay takes longer than reading them.
+    if (heartbeat?.expects === expects && at - heartbeat.at < HEARTBEAT_STEP_S) return;
     if (expects) this.#watch(Math.min(SILENT_S, this.heartbeatS), () => this.probe());
     else this.#watch(this.heartbeatS, () => this.#ping(this.heartbeatS));
+    this.heartbeat = { at, expects };
   }
 
   /** Find out soon whether the gateway still answers, for example after the page was hidden. */
@@ -238,6 +250,7 @@ export class Connection {
   }
 
   #watch(/** @type {number} */ seconds, /** @type {() => void} */ action) {
+    this.heartbeat = null;
     this.clock.cancel(this.watchTimer);
     this.watchTimer = this.clock.after(seconds, action);
   }
