@@ -90,11 +90,47 @@ FORMS: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
         "</minimax:tool_call>",
         [("bash", LS)],
     ),
+    "Llama, Python": ('[bash(command="ls"), now()]', [("bash", LS), ("now", {})]),
+    "xLAM": (f"[{ONE}]", [("bash", LS)]),
+    "Groq's Llama": ('<function=bash{"command": "ls"}</function>', [("bash", LS)]),
+    "Granite": (f"<|tool_call|>[{ONE}]", [("bash", LS)]),
+    "LFM2": (
+        '<|tool_call_start|>[bash(command="ls", lines=3)]<|tool_call_end|>',
+        [("bash", {"command": "ls", "lines": 3})],
+    ),
+    "Olmo": (
+        '<function_calls>\nbash(command="ls")\nnow()\n</function_calls>',
+        [("bash", LS), ("now", {})],
+    ),
+    "InternLM": (
+        '<|action_start|><|plugin|>\n{"name": "bash", "parameters": {"command": "ls"}}<|action_end|>',
+        [("bash", LS)],
+    ),
+    "DeepSeek without the outer tokens": (
+        '<｜tool▁call▁begin｜>bash<｜tool▁sep｜>{"command": "ls"}<｜tool▁call▁end｜>',
+        [("bash", LS)],
+    ),
+    "Kimi without the outer tokens": (
+        '<|tool_call_begin|>functions.bash:0<|tool_call_argument_begin|>{"command": "ls"}<|tool_call_end|>',
+        [("bash", LS)],
+    ),
+    "gpt-oss with the beginning of a message": (
+        '<|start|>assistant<|channel|>commentary to=functions.bash json<|message|>{"command": "ls"}<|call|>',
+        [("bash", LS)],
+    ),
+    "gpt-oss, the recipient first": (
+        '<|start|>assistant to=functions.bash<|channel|>commentary json<|message|>{"command": "ls"}<|call|>',
+        [("bash", LS)],
+    ),
     "gpt-oss": (
         '<|channel|>commentary to=functions.bash <|constrain|>json<|message|>{"command": "ls"}<|call|>',
         [("bash", LS)],
     ),
 }
+
+
+WHOLE = ("Llama without a tag", "Llama, Python", "xLAM")
+"""The forms that are calls only if nothing else is in the reply."""
 
 
 def read(text: str, *, reason: FinishReason = "stop", tools: tuple[ToolDefinition, ...] = TOOLS) -> Reading:
@@ -112,7 +148,7 @@ def test_a_call_in_the_text_is_read_in_every_form(form: str) -> None:
     assert (reading.text, [notice.kind for notice in reading.notices]) == (None, ["repaired"])
 
 
-@pytest.mark.parametrize("form", [name for name in FORMS if name != "Llama without a tag"])
+@pytest.mark.parametrize("form", [name for name in FORMS if name not in WHOLE])
 def test_the_text_around_a_call_stays_and_no_piece_of_a_call_is_shown(form: str) -> None:
     text = f"I look.\n\n{FORMS[form][0]}"
     shown = PROTOCOL.delta_filter()
@@ -155,6 +191,15 @@ def test_an_example_in_code_stays_text(form: str, quote: str) -> None:
         '{"name": "bash"}',
         "[TOOL_CALLS] is a token.",
         "a < b, [x] and <b>",
+        "[rm(path='x')]",
+        "[bash('ls')]",
+        "[bash(command=open('x'))]",
+        "[bash(command='ls'), 3]",
+        "[bash(**{'command': 'ls'})]",
+        '<function_calls>\nbash(command="ls")\nx = 1\n</function_calls>',
+        "[bash](https://example.com/bash(1))",
+        '[{"name": "bash", "arguments": {}}, {"name": "Bern", "arguments": {}}]',
+        "[bash(" + "[" * 300,
     ],
 )
 def test_text_that_is_no_call_stays_text(text: str) -> None:

@@ -9,6 +9,7 @@ and gpt-oss. Calls in a code fence or between backticks are examples and stay te
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -38,6 +39,11 @@ _MARKERS: Mapping[str, str] = {
     "<|tool_calls_section_begin|>": "<|tool_calls_section_end|>",
     "<｜tool▁calls▁begin｜>": "<｜tool▁calls▁end｜>",
     "<|channel|>commentary to=": "<|call|>",
+    "<|start|>assistant": "<|call|>",
+    "<|tool_call_start|>": "<|tool_call_end|>",
+    "<|tool_call_begin|>": "<|tool_call_end|>",
+    "<｜tool▁call▁begin｜>": "<｜tool▁call▁end｜>",
+    "<|action_start|>": "<|action_end|>",
 }
 """What begins calls, and what ends them; the end of the text does too."""
 
@@ -48,12 +54,13 @@ _FIRST = re.compile(_MARKER)
 _NO_CONTENT = re.compile(
     r"(?:[\s,;]+|</?(?:tool_calls?|TOOLCALL|function_calls|minimax:tool_call|seed:tool_call)>"
     r"|</?｜DSML｜function_calls>|<\|(?:python_tag|/?tool_call|START_ACTION|END_ACTION|eom_id|eot_id|call"
-    r"|im_end|tool_calls_section_(?:begin|end)|tool_call_(?:begin|end))\|>|<｜tool▁calls?▁(?:begin|end)｜>"
+    r"|im_end|tool_calls_section_(?:begin|end)|tool_call_(?:begin|start|end)|action_(?:start|end)|plugin)\|>"
+    r"|<\|start\|>assistant(?: to=)?|<｜tool▁calls?▁(?:begin|end)｜>"
     r"|\[TOOL_CALLS\]|</s>|function<｜tool▁sep｜>|```(?:json)?|<\|channel\|>commentary to=)*"
 )
 """What may be between calls."""
 _SPACE = re.compile(r"\s*")
-_TAGGED = re.compile(r'<(?:function=|(?:｜DSML｜)?invoke name=)"?(?P<name>[^<>"\n]{1,256})"?>')
+_TAGGED = re.compile(r'<(?:function=|(?:｜DSML｜)?invoke name=)"?(?P<name>[^<>"\n{]{1,256})"?(?:>|(?=\{))')
 _PARAMETER = re.compile(r'\s*<(?:｜DSML｜)?parameter(?:=| name=)"?(?P<key>[^<>"\n]{1,256})"?[^<>\n]{0,64}>')
 _ARG_KEY = re.compile(r"\s*<arg_key>(?P<key>[^<>]{1,256})</arg_key>\s*<arg_value>")
 # A value may contain what ends it, in quotes for example: after the end of a value comes another tag.
@@ -62,14 +69,18 @@ _ARG_END = re.compile(r"</arg_value>(?=\s*(?:<|\Z))")
 _TAG_END = re.compile(r"\s*</(?:｜DSML｜)?(?:function|invoke)>")
 _NAMED = re.compile(
     r"(?:functions\.)?(?P<name>[A-Za-z_][\w.-]{0,255})(?::\d{1,6})?\s*(?:\[CALL_ID\][\w-]{1,64})?"
-    r"(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call_argument_begin\|>|<\|constrain\|>json)?\s*(?:<\|message\|>)?"
+    r"(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call_argument_begin\|>"
+    r"|(?:<\|channel\|>commentary)?\s*(?:<\|constrain\|>)?json)?\s*(?:<\|message\|>)?"
     r"\s*(?:```(?:json)?\s*)?"
 )
 _NAME_IN_JSON = re.compile(r'"name"\s*:\s*"([^"\\]{1,256})"')
 _NAMES, _ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters", "args", "input")
 _BARE_KEYS = frozenset({"name", "parameters", "arguments", "type", "id"})
-_BARE_BEGINNING = re.compile(r'\s*\{\s*"(?:name|type)"')
+_BARE_BEGINNING = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:name|type)"|\s*\[[\w.]{1,256}\(')
+_PYTHON = re.compile(r"\[?\s*[A-Za-z_][\w.]{0,255}\(")
+_MAX_PYTHON_CHARS = 16 * 1024
 _MAX_BARE_CHARS = 16
+_DECIDED = re.compile(r'":|[(\]]')
 _MAX_ENDS = 4
 
 
@@ -79,8 +90,8 @@ def raw_calls(text: str, tools: Collection[str]) -> tuple[str, tuple[RawCall, ..
     The values of a format without types are strings. A call whose JSON is broken has the broken text as its
     arguments.
     """
-    if (bare := _bare_call(text, tools)) is not None:
-        return "", (bare,)
+    if bare := _bare_calls(text, tools):
+        return "", bare
     kept, calls, end = list[str](), list[RawCall](), 0
     scan = _Scan(text)
     while len(calls) < MAX_RAW_CALLS and (marker := scan.next_marker()) is not None:
@@ -148,18 +159,45 @@ class _Scan:
             self._code = "" if self._code == ticks else self._code or ticks
 
 
-def _bare_call(text: str, tools: Collection[str]) -> RawCall | None:
-    """Return the call of a reply that is nothing but a call of an offered tool as JSON, as of Llama 3."""
-    if not _BARE_BEGINNING.match(text):
+def _bare_calls(text: str, tools: Collection[str]) -> tuple[RawCall, ...]:
+    """Return the calls of a reply that is nothing but calls of offered tools, as JSON or a list in Python.
+
+    Llama 3 and xLAM write JSON, Llama 3.2 and 4 write Python.
+    """
+    bare = text.strip()
+    if not _BARE_BEGINNING.match(bare):
+        return ()
+    value = _json_at(bare, 0)
+    if value is None or value[1] != len(bare):
+        calls: list[RawCall | None] = [*(_python_calls(bare) or ())]
+    else:
+        listed = cast("list[object]", value[0]) if isinstance(value[0], list) else [value[0]]
+        calls = [_call_of(one) if _is_bare(one) else None for one in listed]
+    return tuple(call for call in calls if call) if all(call and call.name in tools for call in calls) else ()
+
+
+def _is_bare(value: object) -> bool:
+    fields = cast("JsonObject", value) if isinstance(value, dict) else {}
+    return _BARE_KEYS.issuperset(fields) and any(key in fields for key in _ARGUMENTS)
+
+
+def _python_calls(text: str) -> list[RawCall] | None:
+    """Return the calls of `[bash(command="ls")]`, or one in each line; None if the text is anything else."""
+    if len(text) > _MAX_PYTHON_CHARS or not _PYTHON.match(text):
         return None
-    value = _json_at(text.strip(), 0)
-    if value is None or value[1] != len(text.strip()) or not isinstance(value[0], dict):
+    try:
+        lines = [line.value if isinstance(line, ast.Expr) else line for line in ast.parse(text).body]
+        listed = lines[0].elts if isinstance(lines[0], ast.List) else lines
+        return [_python_call(call) for call in listed]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
-    fields = cast("JsonObject", value[0])
-    if not _BARE_KEYS.issuperset(fields) or not any(key in fields for key in _ARGUMENTS):
-        return None
-    call = _call_of(fields)
-    return call if call is not None and call.name in tools else None
+
+
+def _python_call(call: ast.AST) -> RawCall:
+    if not isinstance(call, ast.Call) or call.args or any(one.arg is None for one in call.keywords):
+        raise ValueError("no call with named arguments")
+    arguments = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+    return RawCall(None, ast.unparse(call.func), json.dumps(arguments))
 
 
 def _calls_in(region: str, tools: Collection[str]) -> list[RawCall] | None:
@@ -178,6 +216,11 @@ def _read_call(region: str, start: int, tools: Collection[str]) -> tuple[list[Ra
     """Return the calls that begin at a position and where they end; None if none begins there."""
     if tagged := _TAGGED.match(region, start):
         return _tagged_call(region, tagged)
+    if _PYTHON.match(region, start):
+        closing = region.find("<", start)
+        closing = closing if closing >= 0 else len(region)
+        if calls := _python_calls(region[start:closing].strip()):
+            return [*calls], closing
     if region[start] in "{[":
         value = _json_at(region, start)
         if value is None:
@@ -288,7 +331,7 @@ class RawCallFilter:
     def _safe_end(self, pending: str) -> int:
         if not self._started:
             bare = pending.lstrip()
-            if not bare or (bare[0] == "{" and len(bare) < _MAX_BARE_CHARS and '":' not in bare):
+            if not bare or (bare[0] in "{[" and len(bare) < _MAX_BARE_CHARS and not _DECIDED.search(bare)):
                 return len(pending) - len(bare)
             self._started = True
             self._withholds_rest = _BARE_BEGINNING.match(pending) is not None

@@ -3,6 +3,8 @@
 Arguments that still break a rule stay as they are, and the model receives the rule as the result of its call.
 """
 
+# ruff: noqa: RUF001 - the special tokens of DeepSeek contain such characters
+
 from __future__ import annotations
 
 import json
@@ -19,6 +21,10 @@ from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
 
 _PREFIX = re.compile(r"(?:functions?|tools?|default_api)[.:]")
+# gpt-oss leaves tokens of its format in names, Kimi the number of the call.
+_SUFFIX = re.compile(r"<\|.*|:\d+$", re.DOTALL)
+_TOKENS = re.compile(r"(?:\s*(?:<\|[\w/]{1,40}\|>|<｜[^｜<>]{1,40}｜>|</(?:tool_call|function|s)>))+\s*\Z")
+_QUOTE = re.compile(r"(?<!\\)((?:\\\\)*)\\'")
 _FENCE = re.compile(r"```[\w-]*\s*")
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "integer": (int, float),
@@ -69,7 +75,7 @@ def _known_name(name: str, tools: Collection[str]) -> str:
     """Return the tool that a name means: without a prefix such as `functions.`, in another case."""
     if name in tools:
         return name
-    bare = _PREFIX.sub("", name.strip(), count=1)
+    bare = _SUFFIX.sub("", _PREFIX.sub("", name.strip(), count=1))
     meant = [bare] if bare in tools else [tool for tool in tools if tool.casefold() == bare.casefold()]
     return meant[0] if len(meant) == 1 else name
 
@@ -102,6 +108,10 @@ def _lenient(text: str) -> tuple[JsonObject | None, str]:
     bare = text.strip()
     if (fence := _FENCE.match(bare)) and bare.endswith("```") and len(bare) > fence.end():
         bare, repair = bare[fence.end() : -3].strip(), "a code fence was removed"
+    if (tokens := _TOKENS.search(bare)) and bare[: tokens.start()].endswith("}"):
+        bare, repair = bare[: tokens.start()], "tokens of the model's format were removed"
+    if "\\'" in bare:
+        bare, repair = _QUOTE.sub(r"\1'", bare), "a quote with a backslash was read as a quote"
     if has_more_values(bare.encode("utf-8", "replace"), MAX_VALUES):
         return None, repair
     try:
@@ -110,10 +120,14 @@ def _lenient(text: str) -> tuple[JsonObject | None, str]:
             bare, repair = value.strip(), "an object inside a string was read"
             value, end = LENIENT.raw_decode(bare)
         while (rest := bare[end:].lstrip()) and isinstance(value, dict):
-            bare, repair = rest, "a repeated object was removed"
+            if not rest.strip("}] \n"):
+                return cast("JsonObject", value), "closing brackets after the object were removed"
+            # Bedrock behind some proxies begins each call with an empty object.
+            bare, repair = rest, "a repeated object was removed" if value else "an empty object was removed"
             again, end = LENIENT.raw_decode(bare)
-            if again != value:
+            if value and again != value:
                 return None, repair
+            value = again
     except (ValueError, RecursionError):
         return None, repair
     return (cast("JsonObject", value) if isinstance(value, dict) else None), repair

@@ -38,7 +38,9 @@ _KINDS = {
 }
 """What the code, status or type of an error in a stream means, as the status of such a refusal."""
 
-_TRY_AGAIN = re.compile(r"(?:try again|retry|wait)(?: in| after| for)? (\d[\d.hms]*)", re.IGNORECASE)
+_TRY_AGAIN = re.compile(
+    r"(?:try again|retry|wait)(?: in| after| for)? (\d(?:[\d.hms]*[\dhms])?)", re.IGNORECASE
+)
 """`Please try again in 7m12.3s.`, `Please retry after 20 seconds.`"""
 
 _FETCH_S = 5.0

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import instructed
+from banksman.agent.providers.faults import TransientFault
 from banksman.agent.providers.images import with_images
 from banksman.agent.providers.profiles import Profile, Refusal
 from banksman.contracts.errors import ProviderFailed
@@ -46,7 +47,11 @@ class RefusedParts:
 
 
 def refused_form(
-    refusal: ProviderFailed, known: Mapping[str, Refusal], profile: Profile, *, with_tools: bool
+    refusal: ProviderFailed | TransientFault,
+    known: Mapping[str, Refusal],
+    profile: Profile,
+    *,
+    with_tools: bool,
 ) -> str | None:
     """Return the name of what a refusal says about the model, unless the profile states it already."""
     for name, one in known.items():

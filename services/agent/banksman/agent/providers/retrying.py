@@ -107,8 +107,8 @@ class RetryingProvider(ABC, Generic[C]):
 
     def _adapted(self, request: ModelRequest, refusal: ProviderFailed) -> ModelRequest | None:
         """Return the request to send after a refusal, which is remembered; None if it names nothing known."""
-        model, known = request.model, refusals_of(self.settings.profiles_file)
-        part = refused_form(refusal, known, self.profile(model), with_tools=bool(request.tools))
+        model = request.model
+        part = self._refused_form(refusal, model, with_tools=bool(request.tools))
         if part is None and refuses_state(refusal, request.messages):
             # Reasoning is valid only after the exact prefix that preceded it, which another prompt, other
             # tools or a compaction change.
@@ -127,6 +127,12 @@ class RetryingProvider(ABC, Generic[C]):
             return None
         logger.warning("the model refused %s: %s", part, refusal, extra={"model": model})
         return request
+
+    def _refused_form(
+        self, refusal: ProviderFailed | TransientFault, model: str, *, with_tools: bool = True
+    ) -> str | None:
+        known = refusals_of(self.settings.profiles_file)
+        return refused_form(refusal, known, self.profile(model), with_tools=with_tools)
 
     async def _with_files(
         self, request: ModelRequest, messages: tuple[Message, ...], accepted: Images
@@ -186,7 +192,8 @@ class RetryingProvider(ABC, Generic[C]):
                 raise ContextOverflow(self.name, fault.message, status=fault.status) from fault
             unpaid = fault.status == 402 or profile.is_spent_quota(fault.message)
             if isinstance(fault, TransientFault):
-                if fault.retry_after_s is None and (unpaid or unsupported(fault.message)):
+                lasting = unpaid or unsupported(fault.message) or self._refused_form(fault, model)
+                if fault.retry_after_s is None and lasting:
                     raise self._gave_up(fault, 1) from fault
             elif unpaid:
                 raise self._gave_up(fault, 1) from fault
