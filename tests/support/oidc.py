@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -69,6 +70,13 @@ class Provider:
     omits_token: bool = False
     """Whether a renewal returns no ID token."""
     lifetime_s: int = 600
+    ends: bool = True
+    """Whether it revokes tokens and ends sessions."""
+    hangs: bool = False
+    """Whether it does not respond to a revocation."""
+    revocations: int = 0
+    ended: list[str] = field(default_factory=list[str])
+    """The users whose sessions were ended by their browser."""
     renewals: int = 0
     reuses: int = 0
     _codes: dict[str, Claims] = field(default_factory=dict[str, Claims])
@@ -91,9 +99,43 @@ class Provider:
         return jwt.encode(present, signer.private, algorithm="ES256", headers={"kid": signer.id})
 
     async def configuration(self, _: web.Request) -> web.Response:
-        names = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "keys"}
+        names = {
+            "authorization_endpoint": "authorize",
+            "token_endpoint": "token",
+            "jwks_uri": "keys",
+            **({"revocation_endpoint": "revoke", "end_session_endpoint": "logout"} if self.ends else {}),
+        }
         endpoints = {name: f"{self.issuer}/{path}" for name, path in names.items()}
         return web.json_response({"issuer": self.issuer, **endpoints, **self.endpoints})
+
+    async def revoke(self, request: web.Request) -> web.Response:
+        """RFC 7009: the client authenticates as for tokens; an unknown token is no error."""
+        form = await request.post()
+        if not self._is_client(request, form):
+            return web.json_response({"error": "invalid_client"}, status=401)
+        if not form.get("token"):
+            return web.json_response({"error": "invalid_request"}, status=400)
+        if self.hangs:
+            await asyncio.Event().wait()
+        self._valid.discard(str(form["token"]))
+        self.revocations += 1
+        return web.Response()
+
+    async def logout(self, request: web.Request) -> web.Response:
+        """RP-Initiated Logout: another client's token, or an address that is not registered, is refused."""
+        asked = dict(request.query)
+        hint = jwt.decode(
+            asked["id_token_hint"],
+            self.key.private.public_key(),
+            ["ES256"],
+            audience=asked["client_id"],
+            # It may have expired.
+            options={"verify_exp": False},
+        )
+        if asked["client_id"] != CLIENT_ID or "post_logout_redirect_uri" in asked:
+            return web.Response(status=400, text="invalid_request")
+        self.ended.append(str(hint["sub"]))
+        return web.Response(text="You are signed out.", content_type="text/html")
 
     async def keys(self, _: web.Request) -> web.Response:
         self.key_reads += 1
@@ -108,8 +150,7 @@ class Provider:
     async def exchange(self, request: web.Request) -> web.Response:
         """Check client and grant as RFC 6749 and RFC 7636 require; return a token of the page's client."""
         form = await request.post()
-        basic = base64.b64encode(f"{CLIENT_ID}:{quote_plus(CLIENT_SECRET)}".encode()).decode()
-        if request.headers.get("authorization") != f"Basic {basic}" or form["client_id"] != CLIENT_ID:
+        if not self._is_client(request, form):
             return web.json_response({"error": "invalid_client"}, status=401)
         if form["grant_type"] == "refresh_token":
             return self._renewed(str(form["refresh_token"]))
@@ -127,6 +168,10 @@ class Provider:
         offline = "offline_access" in asked.get("scope", "").split()
         gives = self.refreshing != "none" and (offline or not self.needs_offline_access)
         return web.json_response(self._granted(refresh=gives))
+
+    def _is_client(self, request: web.Request, form: Mapping[str, Any]) -> bool:
+        basic = base64.b64encode(f"{CLIENT_ID}:{quote_plus(CLIENT_SECRET)}".encode()).decode()
+        return request.headers.get("authorization") == f"Basic {basic}" and form["client_id"] == CLIENT_ID
 
     def _renewed(self, refresh_token: str) -> web.Response:
         if refresh_token in self._used:
@@ -164,6 +209,8 @@ async def running_provider() -> AsyncGenerator[Provider]:
             web.get("/keys", provider.keys),
             web.get("/authorize", provider.authorize),
             web.post("/token", provider.exchange),
+            web.post("/revoke", provider.revoke),
+            web.get("/logout", provider.logout),
         ]
     )
     async with web_server(app) as port:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 from collections.abc import AsyncGenerator
@@ -16,6 +17,8 @@ from tests.gateway.oidc.test_oidc import authorized, bearer, opens, settings
 from tests.support.browser import CHROMIUM, FLAGS, WAIT_TIMEOUT_MS
 from tests.support.oidc import Provider, running_provider
 from tests.support.polling import eventually
+
+from banksman.gateway.oidc.provider import TIMEOUT_S
 
 COOKIE = "banksman_sign_in"
 RENEW = "/v1/sign-in/renew"
@@ -144,6 +147,24 @@ async def test_a_cookie_that_no_gateway_made_asks_the_provider_nothing(
     assert cookie_of(ended) == ""
 
 
+@pytest.mark.parametrize("ends", ["at once", "never", "not offered"])
+async def test_a_sign_out_revokes_the_refresh_token_and_waits_for_no_provider(
+    start_gateway: GatewayFactory, provider: Provider, ends: str
+) -> None:
+    """R35: RFC 7009. The cookie is removed in any case; the page is sent to the end of the session."""
+    provider.refreshing, provider.ends, provider.hangs = "kept", ends != "not offered", ends == "never"
+    async with start_gateway(oidc=settings(provider)) as served, served.http as http:
+        await eventually(lambda: opens(http, provider.token()))
+        _, cookie = await signed_in(http, served)
+        async with asyncio.timeout(TIMEOUT_S + 3):
+            ended = await http.delete("/v1/sign-in", headers={"cookie": f"{COOKIE}={cookie}"})
+        again = await renewed(http, cookie)
+    revoked = ends == "at once"
+    address = f"{provider.issuer}/logout" if revoked else None
+    assert (cookie_of(ended), ended.json()["end_session_endpoint"]) == ("", address)
+    assert (provider.revocations, again.status_code) == ((1, 401) if revoked else (0, 200))
+
+
 async def tab(stack: AsyncExitStack, provider: Provider, signed: Served) -> tuple[Page, Page, list[str]]:
     """Return two tabs of a person who has signed in, and the websockets that they opened."""
     playwright = await stack.enter_async_context(async_playwright())
@@ -210,8 +231,8 @@ async def test_a_page_that_was_closed_for_the_night_is_signed_in_in_the_morning(
         await expect(first.get_by_role("textbox", name="Message")).to_be_visible()
         await first.get_by_role("button", name="Account: ann").click()
         await first.get_by_role("menuitem", name="Sign out").click()
-        await expect(first.get_by_role("button", name="Sign in with your account")).to_be_visible()
+        await expect(first.get_by_text("You are signed out.")).to_be_visible()
         names = [cookie.get("name") for cookie in await first.context.cookies()]
-        await first.reload()
+        await first.goto(signed.url)
         await expect(first.get_by_role("button", name="Sign in with your account")).to_be_visible()
-    assert (names, provider.renewals) == ([], 1)
+    assert (names, provider.renewals, provider.revocations, provider.ended) == ([], 1, 1, ["ann"])

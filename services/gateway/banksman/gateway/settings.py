@@ -99,6 +99,8 @@ class OidcSettings(Section):
     """Further parameters with which the page sends users to the provider."""
     token: Literal["id_token", "access_token"] = "id_token"
     """The token with which the page uses the gateway."""
+    end_session: bool = True
+    """Whether a sign-out also ends the user's session at a provider that has an address for it."""
     key_pause_s: float = Field(default=10.0, ge=0)
     """Minimum seconds between two fetches of the provider's keys for tokens that name an unknown key."""
 

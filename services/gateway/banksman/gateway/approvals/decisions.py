@@ -257,7 +257,8 @@ async def decide(
         outcome=_outcome(decisions),
         by=submitted.by,
         decisions=decisions,
-        remember=submitted.remember or (first and first.remember),
+        # Who rejects what another user approved does not remember it for as long.
+        remember=submitted.remember or (first.remember if first and not submitted.rejects else None),
         digests=tuple(item.digest for item in request.items),
         decided_at=now,
         answer_id=submitted.decision_id,

@@ -53,6 +53,16 @@ class BearerToken(Stored):
     """Whether the browser got a cookie with which `sign_in.renew` returns another token."""
 
 
+class EndedSignIn(Stored):
+    """A sign-in that the browser has forgotten."""
+
+    end_session_endpoint: str | None = None
+    """Where the browser ends the session at the provider; null if that is impossible or not needed."""
+    client_id: str | None = None
+    takes_token: bool = False
+    """Whether the page's token is the ID token with which the provider asks no question there."""
+
+
 class KeptSignIn(Stored):
     """The content of the cookie."""
 
@@ -187,10 +197,17 @@ class ProviderSignIns:
         not_over_nats=OF_BROWSERS,
         include_in_schema=False,
     )
-    async def end_sign_in(self: Service, response: Response) -> SignIn:
-        """Let the browser forget the sign-in, so that its token is not renewed."""
+    async def end_sign_in(self: Service, request: Request, response: Response) -> EndedSignIn:
+        """Let the browser forget the sign-in, and revoke its refresh token at a provider that can."""
         response.delete_cookie(COOKIE, **COOKIE_OPTIONS)
-        return SignIn()
+        if self.tokens is None or self.settings is None or self.settings.client_id is None:
+            return EndedSignIn()
+        kept = self._opened(request.cookies.get(COOKIE, ""))
+        return EndedSignIn(
+            end_session_endpoint=await self.tokens.end(kept and kept.refresh_token),
+            client_id=self.settings.client_id,
+            takes_token=self.settings.token == "id_token",
+        )
 
     def _kept(self, grant: TokenGrant, caller: Caller, response: Response) -> BearerToken:
         value = ""

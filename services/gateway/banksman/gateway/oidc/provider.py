@@ -41,6 +41,8 @@ class ProviderEndpoints:
     authorization: Url
     token: Url
     keys: Url
+    revocation: Url | None
+    end_session: Url | None
     basic_auth: bool
     """Whether the token endpoint expects the client's secret by HTTP basic authentication, not as a field."""
 
@@ -82,6 +84,8 @@ class OidcProvider:
                 authorization=secure_url(str(found.get("authorization_endpoint"))),
                 token=secure_url(str(found.get("token_endpoint"))),
                 keys=secure_url(str(found.get("jwks_uri"))),
+                revocation=_optional(found.get("revocation_endpoint")),
+                end_session=_optional(found.get("end_session_endpoint")),
                 basic_auth="client_secret_basic" in methods,
             )
         except UrlRefused as refused:
@@ -110,19 +114,17 @@ class OidcProvider:
         found = await self._granted(endpoints, form)
         return found if found.refresh_token else replace(found, refresh_token=refresh_token)
 
+    async def revoke(self, endpoints: ProviderEndpoints, refresh_token: str) -> None:
+        """End a sign-in at a provider that can (RFC 7009); raise `Unavailable` if it does not."""
+        if endpoints.revocation is None:
+            return
+        form = {"token": refresh_token, "token_type_hint": "refresh_token"}
+        status, _ = await self._post(endpoints, endpoints.revocation, form)
+        if status != 200:
+            raise _unavailable(f"{endpoints.revocation}: HTTP {status}")
+
     async def _granted(self, endpoints: ProviderEndpoints, grant: Mapping[str, str]) -> TokenGrant:
-        client = self._settings.client_id or ""
-        form = {"client_id": client, **grant}
-        auth = None
-        if (secret := self._settings.client_secret) is not None:
-            if endpoints.basic_auth:
-                # Encoded as in a form: RFC 6749, section 2.3.1.
-                auth = encode_basic_auth(quote_plus(client), quote_plus(secret.get_secret_value()))
-            else:
-                form["client_secret"] = secret.get_secret_value()
-        headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
-        headers |= {"authorization": auth} if auth else {}
-        status, body = await self._request("POST", endpoints.token, headers, urlencode(form).encode())
+        status, body = await self._post(endpoints, endpoints.token, grant)
         if status >= BUSY:
             raise _unavailable(f"{endpoints.token}: HTTP {status}")
         if status != 200:
@@ -132,6 +134,23 @@ class OidcProvider:
         if not isinstance(token, str):
             raise Unauthorized(f"the sign-in returned no {self._settings.token}")
         return TokenGrant(token, refresh_token if isinstance(refresh_token, str) else None)
+
+    async def _post(
+        self, endpoints: ProviderEndpoints, url: Url, fields: Mapping[str, str]
+    ) -> tuple[int, Document]:
+        """Send a form as the page's client."""
+        client = self._settings.client_id or ""
+        form = {"client_id": client, **fields}
+        auth = None
+        if (secret := self._settings.client_secret) is not None:
+            if endpoints.basic_auth:
+                # Encoded as in a form: RFC 6749, section 2.3.1.
+                auth = encode_basic_auth(quote_plus(client), quote_plus(secret.get_secret_value()))
+            else:
+                form["client_secret"] = secret.get_secret_value()
+        headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
+        headers |= {"authorization": auth} if auth else {}
+        return await self._request("POST", url, headers, urlencode(form).encode())
 
     async def _get(self, url: Url) -> Document:
         status, body = await self._request("GET", url, {"accept": "application/json"})
@@ -153,6 +172,10 @@ class OidcProvider:
             raise _unavailable(f"{url}: {str(error) or type(error).__name__}") from error
 
 
+def _optional(found: Any) -> Url | None:
+    return None if found is None else secure_url(str(found))
+
+
 def _is_loopback(address: Address) -> bool:
     return address.is_loopback
 
@@ -161,7 +184,8 @@ async def _document(response: httpcore.Response) -> Document:
     body = await body_of(response, MAX_BYTES)
     if len(body) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
-    found = json.loads(body)
+    # A revocation has no content.
+    found = json.loads(body or b"{}")
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
     return cast(Document, found)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Unauth
 from banksman.contracts.ids import check_token, digest
 from banksman.gateway.oidc.provider import (
     RETRY_AFTER_S,
+    TIMEOUT_S,
     OidcProvider,
     ProviderEndpoints,
     SignInCode,
@@ -121,6 +122,20 @@ class OidcTokens:
     async def renew(self, refresh_token: str) -> tuple[TokenGrant, Caller]:
         """Exchange a refresh token for another token; returns and raises as `sign_in`."""
         return await self._checked(await self._provider.renew(await self._known_endpoints(), refresh_token))
+
+    async def end(self, refresh_token: str | None) -> str | None:
+        """Revoke a refresh token; return where a browser ends the session at the provider, if it is there.
+
+        Takes at most `TIMEOUT_S` seconds, and never raises an error: the browser has forgotten the sign-in.
+        """
+        with suppress(BanksmanError, TimeoutError):
+            async with asyncio.timeout(TIMEOUT_S):
+                endpoints = await self._known_endpoints()
+                if refresh_token is not None:
+                    await self._provider.revoke(endpoints, refresh_token)
+                ends = endpoints.end_session is not None and self._settings.end_session
+                return str(endpoints.end_session) if ends else None
+        return None
 
     async def _checked(self, grant: TokenGrant) -> tuple[TokenGrant, Caller]:
         await self.prepare(grant.token)

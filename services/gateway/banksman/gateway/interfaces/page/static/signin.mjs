@@ -91,3 +91,19 @@ export async function complete(api, { session, preferences, location, history })
     return { error: explain(failure) };
   }
 }
+
+/**
+ * End the sign-in at the provider, which may keep a session of its own. It may not respond: the page is signed out.
+ *
+ * @param {Api} api
+ * @param {string} token the token with which the user was signed in
+ * @param {Location} location
+ */
+export async function endSession(api, token, location) {
+  const ended = await api.call('sign_in.end').catch(() => null);
+  if (!ended?.end_session_endpoint || !ended.client_id) return;
+  const url = new URL(ended.end_session_endpoint);
+  url.searchParams.set('client_id', ended.client_id);
+  if (ended.takes_token) url.searchParams.set('id_token_hint', token);
+  location.assign(url.href);
+}

@@ -76,6 +76,8 @@ export type EndedRun = { run_id: string; conversation_id: string; message_id: st
   Array<RunApproval>; content: string; structured_output: Record<string, JsonValue> | null; service: string;
   tool_calls: Array<TrackedCall>; tool_calls_ref: string | null; max_iterations_reached: boolean; usage:
   Usage; error: RunError | null; };
+export type EndedSignIn = { end_session_endpoint: string | null; client_id: string | null; takes_token:
+  boolean; };
 export type EnhancedPromptBody = { id: string; name: string; content: string; base: string; tools:
   Array<string>; dropped_tools: Array<string>; shortened: boolean; estimated_tokens: number; protocol:
   "native" | "json_text"; revision: number; };
@@ -377,7 +379,7 @@ export type Replies = {
   "search_provider.test": SearchProviderTest;
   "secret.list": Listing<SecretDescription>;
   "secret.set": SecretDescription;
-  "sign_in.end": SignIn;
+  "sign_in.end": EndedSignIn;
   "sign_in.finish": BearerToken;
   "sign_in.read": SignIn;
   "sign_in.renew": BearerToken;

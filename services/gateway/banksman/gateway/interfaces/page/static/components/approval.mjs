@@ -182,7 +182,7 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
           onClick=${approveAll}
         >
           ${items.length > 1 ? t('approval.approveAll', { count: items.length }) : t('approval.approve')}
-          <kbd>A</kbd>
+          <kbd aria-hidden="true">A</kbd>
         </button>`
       }
       ${
@@ -214,7 +214,7 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
             >
               <strong
                 >${t(/** @type {Key} */ (`approval.reject.${onReject}`))}
-                ${at === 0 && !several && html`<kbd>R</kbd>`}</strong
+                ${at === 0 && !several && html`<kbd aria-hidden="true">R</kbd>`}</strong
               >
               <small>${consequence(onReject, items, chosen('approve'))}</small>
             </button>`,

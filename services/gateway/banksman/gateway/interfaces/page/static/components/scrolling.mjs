@@ -108,7 +108,7 @@ export function useFollow(scroller, id, messageId = null) {
     atEnd.current = false;
     message.tabIndex = -1;
     message.focus({ preventScroll: true });
-    message.scrollIntoView({ block: 'center' });
+    toMessage(message, box);
     const release = () => (found.current = null);
     const events = ['wheel', 'touchmove', 'keydown', 'pointerdown'];
     for (const name of events) box.addEventListener(name, release, { passive: true });
@@ -120,7 +120,7 @@ export function useFollow(scroller, id, messageId = null) {
   useLayoutEffect(() => {
     // Never scroll back: the user may read or edit the lower part of a request that does not fit.
     const grown = new ResizeObserver(() => {
-      if (found.current) found.current.scrollIntoView({ block: 'center' });
+      if (found.current) toMessage(found.current, scroller.current);
       else if (atEnd.current && scroller.current.scrollTop < endOf(scroller.current)) toEnd();
     });
     if (scroller.current.firstElementChild) grown.observe(scroller.current.firstElementChild);
@@ -128,6 +128,11 @@ export function useFollow(scroller, id, messageId = null) {
     return () => grown.disconnect();
   }, []);
   return { away, toEnd, onScroll };
+}
+
+/** Show a message: in the middle, or from its beginning if it does not fit. @param {HTMLElement} message @param {Element} scroller */
+function toMessage(message, scroller) {
+  message.scrollIntoView({ block: message.offsetHeight > scroller.clientHeight ? 'start' : 'center' });
 }
 
 /** The scroll position of the end; of a pending approval request that does not fit, the position of its top. */

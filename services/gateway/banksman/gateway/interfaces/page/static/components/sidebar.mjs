@@ -180,7 +180,7 @@ function Navigation() {
     )}
     ${link(library, t('sidebar.library'), VIEWS[view]?.group === 'library', 'book')}
     <li>
-      <button type="button" onClick=${() => (navigation.shortcut.value = 'palette')}>
+      <button type="button" onClick=${() => navigation.openPalette()}>
         <${Icon} name="search" size=${16} /><span>${t('sidebar.search')}</span><kbd>${COMMAND} K</kbd>
       </button>
     </li>

@@ -26,6 +26,12 @@ export class Navigation {
     read();
   }
 
+  /** Open the palette, instead of the list from which it may have been opened on a phone. */
+  openPalette() {
+    this.sidebar.value = false;
+    this.shortcut.value = 'palette';
+  }
+
   /** Show a conversation; null begins one. @param {string | null} id */
   open(id) {
     location.hash = id ? `#/c/${id}` : '#/';

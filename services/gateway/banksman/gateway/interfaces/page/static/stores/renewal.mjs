@@ -60,9 +60,8 @@ export class Renewal {
     return a.sub !== undefined && a.sub === b.sub && a.iss === b.iss;
   }
 
-  async end() {
+  end() {
     clearTimeout(this.#timer);
-    if (this.isOffered) await this.api.call('sign_in.end').catch(() => {});
     this.preferences.removeItem(RENEWABLE);
   }
 

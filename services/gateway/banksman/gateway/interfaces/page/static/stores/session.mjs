@@ -85,12 +85,16 @@ export class Session {
   }
 
   async logout() {
+    const { token } = this;
     await this.onSignOut();
-    await this.renewal?.end();
+    this.renewal?.end();
     this.preferences.removeItem(TOKEN);
     // Read by `signin.mjs`, also in other tabs.
     this.preferences.setItem('banksman.signedOut', 'yes');
     this.#ended();
+    if (token?.split('.').length !== 3) return;
+    const { endSession } = await import('../signin.mjs');
+    await endSession(this.api, token, location);
   }
 
   /** The gateway refused the token, which may have expired while the page was hidden. */

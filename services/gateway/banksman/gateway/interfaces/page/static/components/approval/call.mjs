@@ -35,7 +35,7 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
       ${
         item.editable !== false &&
         html`<button type="button" class="link edit" aria-expanded=${Boolean(edit)} onClick=${onToggleEdit}>
-          ${t(edit ? 'approval.undoEdit' : 'app.edit')} ${!edit && html`<kbd>E</kbd>`}
+          ${t(edit ? 'approval.undoEdit' : 'app.edit')} ${!edit && html`<kbd aria-hidden="true">E</kbd>`}
         </button>`
       }
     </div>
