@@ -233,6 +233,7 @@ LOOPS: dict[str, Component] = {
     "fired timers": agent_queues,
     "heads": heads,
     "heartbeats": working,
+    "kept messages": agent_queues,
     "live": following,
     "oidc": lambda bus: oidc_tokens(OidcSettings(issuer=UNREACHABLE, audience="loops"), bus.background),
     "overdue schedules": gateway,
