@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import FilePayload, expect
 
 from tests.e2e import mcp_scenes, scenes
 from tests.e2e.assistant_scenes import assistants
 from tests.e2e.run_scenes import runs
-from tests.e2e.stage import RUN, Stage
+from tests.e2e.stage import RUN, Stage, open_conversation
 from tests.e2e.test_rules import POLICY, REMEMBERED
 from tests.support.browser import Look, opened
+from tests.support.polling import eventually
 
 pytestmark = pytest.mark.timeout(120)
 """Seconds; a browser starts slowly on a busy machine."""
@@ -91,3 +92,42 @@ async def test_an_empty_list_offers_one_action_and_a_failed_one_is_read_again(st
         await expect(add).to_have_count(1)
         await add.click()
         await expect(page.get_by_role("dialog")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("view", "action"), [("approvals", "Decided approvals"), ("runs", "New conversation")]
+)
+async def test_an_empty_view_leads_on(stage: Stage, view: str, action: str) -> None:
+    """R38: there is one thing to do next."""
+    stage.resources |= scenes.RESOURCES | {"context/approvals": {"items": [], "next": None}}
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/{view}")
+        await expect(page.locator(".empty").get_by_role("link", name=action)).to_be_visible()
+
+
+async def test_an_empty_workspace_takes_a_file(stage: Stage) -> None:
+    """R38: the button in the middle uploads, as the one above the list does."""
+    scenes.start(stage)
+    stage.resources["context/conversations/c1/files"] = {"items": [], "next": None}
+    async with opened(stage.url) as page:
+        await open_conversation(page, stage)
+        await page.get_by_role("button", name="Files", exact=True).click()
+        async with page.expect_file_chooser() as chosen:
+            await page.locator(".empty").get_by_role("button", name="Upload").click()
+        notes: FilePayload = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hi"}
+        await (await chosen.value).set_files([notes])
+        await eventually(lambda: b"hi" in stage.uploads.values())
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_edit_stays_where_it_is_when_its_key_appears(stage: Stage, width: int) -> None:
+    """A link that moves under the pointer loses the click."""
+    scenes.start(stage)
+    scenes.request_approval(stage, scenes.command(1))
+    async with opened(stage.url, look=Look(width)) as page:
+        await open_conversation(page, stage)
+        edit = page.locator(".approval .edit")
+        before = await edit.bounding_box()
+        await page.locator(".approval.pending").focus()
+        assert await edit.bounding_box() == before
+        assert before is not None and before["height"] < 40

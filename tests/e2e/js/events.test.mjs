@@ -351,7 +351,7 @@ test('a pending approval that only `subscribed` names is shown once, after the r
 test('the indicator counts iterations against their limit', () => {
   const log = recorder();
   const conversation = foldAll([started(log), log.stored('iteration.started', { n: 3, max: 10 })]);
-  assert.equal(activity(openRun(conversation)), 'Agent is working (3/10)');
+  assert.equal(activity(openRun(conversation)), 'The agent is working (step 3 of at most 10)');
 });
 
 test('the result of a terminating call is shown once as the reply', () => {

@@ -48,12 +48,12 @@ function AccountRow({ account: { id, description, needs_sign_in: needs, signed_i
     <${FormError} error=${error} />
     <div class="row-actions">
       <button type="button" class=${needs ? 'button primary' : 'button'} disabled=${busy} onClick=${begin}>
-        ${t(signedIn ? 'accounts.again' : 'accounts.signIn')}
+        ${t(signedIn ? 'accounts.again' : 'login.submit')}
       </button>
       ${
         signedIn &&
         html`<button type="button" class="button" disabled=${busy} onClick=${end}>
-          ${t('accounts.signOut')}
+          ${t('sidebar.signOut')}
         </button>`
       }
     </div>

@@ -3,9 +3,9 @@
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { t } from '../strings.mjs';
-import { FormError, useAction, useRead } from './requests.mjs';
+import { Empty, FormError, useAction, useRead } from './requests.mjs';
 import { saveBlob } from './tools.mjs';
-import { IconButton, Loading, html, lazy, useStore } from './ui.mjs';
+import { IconButton, Loading, TextButton, html, lazy, useStore } from './ui.mjs';
 import { OpenedFile } from './workspace/opened.mjs';
 import { FileTree } from './workspace/tree.mjs';
 
@@ -79,26 +79,25 @@ export function FilePanel() {
 }
 
 function ListActions(/** @type {{files: Files}} */ { files }) {
-  const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
   return html` <${IconButton} name="refresh" label=${t('files.refresh')} onClick=${files.read} />
-    <${IconButton}
-      name="upload"
-      label=${t('files.upload')}
-      disabled=${files.busy}
-      onClick=${() => picker.current?.click()}
-    />
+    <${Upload} files=${files} Button=${IconButton} />
     ${
       files.items &&
       files.items.length > 0 &&
       html`<${IconButton} name="download" label=${t('files.downloadAll')} onClick=${files.downloadAll} />`
-    }
-    <input
-      ref=${picker}
-      type="file"
-      multiple
-      hidden
-      onChange=${(event) => files.upload([...(event.target.files ?? [])]).then(() => (event.target.value = ''))}
-    />`;
+    }`;
+}
+
+/** A button that chooses files to upload. @param {{files: Files, Button: Function}} properties */
+function Upload({ files, Button }) {
+  const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
+  const upload = async (/** @type {PageEvent} */ { target }) => {
+    await files.upload([...(target.files ?? [])]);
+    target.value = '';
+  };
+  const choose = () => picker.current?.click();
+  return html`<${Button} name="upload" label=${t('files.upload')} disabled=${files.busy} onClick=${choose} />
+    <input ref=${picker} type="file" multiple hidden onChange=${upload} />`;
 }
 
 function FileList(/** @type {{files: Files, onOpen: (file: WorkspaceFile) => void}} */ { files, onOpen }) {
@@ -108,7 +107,8 @@ function FileList(/** @type {{files: Files, onOpen: (file: WorkspaceFile) => voi
     { label: t('app.delete'), icon: 'trash', danger: true, action: () => files.remove(file.path) },
   ];
   if (!items) return error ? null : html`<${Loading} />`;
-  if (!items.length) return html`<p class="empty">${t('files.empty')}</p>`;
+  if (!items.length)
+    return html`<${Empty} text=${t('files.empty')}><${Upload} files=${files} Button=${TextButton} /><//>`;
   return html`<${FileTree} items=${items} onOpen=${onOpen} menuOf=${menuOf} />`;
 }
 

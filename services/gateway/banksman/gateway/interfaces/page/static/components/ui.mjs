@@ -57,15 +57,20 @@ export function IconButton({ name, label, onClick, pressed, disabled, size, ...r
   </button>`;
 }
 
+/** A button with an icon and its text. @param {{name: string, label: string, size?: number} & Record<string, unknown>} properties */
+export function TextButton({ name, label, size = 16, class: kind = '', ...rest }) {
+  return html`<button type="button" class=${`button ${kind}`} ...${rest}>
+    <${Icon} name=${name} size=${size} />${label}
+  </button>`;
+}
+
 export function Loading() {
   return html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
 }
 
 /** The button of a view that adds something. @param {{label: string, onClick: () => void}} properties */
 export function AddButton({ label, onClick }) {
-  return html`<button type="button" class="button primary" onClick=${onClick}>
-    <${Icon} name="plus" size=${16} />${label}
-  </button>`;
+  return html`<${TextButton} class="primary" name="plus" label=${label} onClick=${onClick} />`;
 }
 
 /** A button that looks like a link. @param {Record<string, unknown>} properties */

@@ -1,7 +1,7 @@
 /** The inbox: all open approval requests of the tenant, or the request that a link names. */
 
 import { ApprovalList } from '../components/inbox.mjs';
-import { FormError } from '../components/requests.mjs';
+import { Empty, FormError } from '../components/requests.mjs';
 import { Icon, Loading, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
@@ -25,27 +25,23 @@ function OneRequest({ id, link }) {
   >
     <${FormError} error=${error} />
     ${loading && html`<${Loading} />`}
-    ${!loading && !request && html`<p class="empty">${t('inbox.closed')}</p>`}
+    ${!loading && !request && html`<${Empty} text=${t('inbox.closed')}><${ToDecided} /><//>`}
     ${request && html`<${ApprovalList} requests=${[request]} />`}
   <//>`;
 }
 
+const ToDecided = () => html`<a class="button" href=${addressOf('decided')}>${t('decided.title')}</a>`;
+
 function AllRequests() {
-  const store = useStore();
-  const { inbox } = store;
+  const { inbox } = useStore();
   const { items, loading, error } = inbox.state.value;
   const waiting = inbox.waiting.value;
   const aside = items.filter((item) => !item.forYou);
   return html`<${Frame} title=${t('inbox.title')} actions=${html`<${NotifyButton} inbox=${inbox} />`}>
     <${FormError} error=${error} />
     ${loading && html`<${Loading} />`}
-    ${!loading && !waiting.length && html`<p class="empty">${t('inbox.empty')}</p>`}
-    ${
-      waiting.length > 0 &&
-      html`<p class="inbox-keys muted">
-        ${parts('inbox.keys', { next: key('J'), previous: key('K'), approve: key('A'), reject: key('R'), edit: key('E'), choose: key('X') })}
-      </p>`
-    }
+    ${!loading && !waiting.length && html`<${Empty} text=${t('inbox.empty')}><${ToDecided} /><//>`}
+    ${waiting.length > 0 && html`<p class="inbox-keys muted">${parts('inbox.keys', KEYS)}</p>`}
     <${ApprovalList} requests=${waiting} keys />
     ${
       aside.length > 0 &&
@@ -58,6 +54,14 @@ function AllRequests() {
 }
 
 const key = (/** @type {string} */ name) => html`<kbd>${name}</kbd>`;
+const KEYS = {
+  next: key('J'),
+  previous: key('K'),
+  approve: key('A'),
+  reject: key('R'),
+  edit: key('E'),
+  choose: key('X'),
+};
 
 function NotifyButton(/** @type {{inbox: import('../stores/inbox.mjs').Inbox}} */ { inbox }) {
   if (!('Notification' in globalThis)) return null;

@@ -8,7 +8,7 @@ import { RunAgain } from '../components/runs/again.mjs';
 import { StepDetail } from '../components/runs/detail.mjs';
 import { StepList } from '../components/runs/steps.mjs';
 import { Summary } from '../components/runs/summary.mjs';
-import { FormError, useRead } from '../components/requests.mjs';
+import { Empty, FormError, useRead } from '../components/requests.mjs';
 import { Frame } from '../components/view.mjs';
 import { Icon, Loading, html, useStore } from '../components/ui.mjs';
 import { addressOf } from '../router.mjs';
@@ -21,7 +21,10 @@ const isOpen = (/** @type {StoredRun | null} */ run) => run !== null && !run.fin
 /** @param {{path: string[]}} properties `{run}`, `{run}/{step}` or `{run}/with/{other run}` */
 export default function RunView({ path }) {
   const [id, second, other] = path;
-  if (!id) return html`<${Frame} title=${t('run.title')}><p class="empty">${t('run.none')}</p><//>`;
+  if (!id)
+    return html`<${Frame} title=${t('run.title')}>
+      <${Empty} text=${t('run.none')}><a class="button" href="#/">${t('sidebar.new')}</a><//>
+    <//>`;
   const compared = second === COMPARE ? other : null;
   return html`<${OneRun} key=${id} id=${id} stepId=${compared ? null : second} other=${compared} />`;
 }

@@ -40,7 +40,7 @@ export function SignIn({ server, act }) {
     <form class="mcp-sign-in" onSubmit=${begin}>
       <div class="row-actions">
         <button class=${signedIn ? 'button' : 'button primary'}>
-          ${t(signedIn ? 'mcp.signInAgain' : 'login.submit')}
+          ${t(signedIn ? 'accounts.again' : 'login.submit')}
         </button>
         ${
           signedIn &&

@@ -71,7 +71,7 @@ export default {
   'approval.first': '{user} hat das freigegeben. Eine andere Person muss genau dasselbe freigeben.',
   'approval.firstBy': ', zuerst freigegeben von {user}',
   'approval.contentChanged':
-    'Eine andere Person hat geändert, was läuft. Lesen Sie es, dann entscheiden Sie.',
+    'Eine andere Person hat geändert, was läuft. Lesen Sie es, und entscheiden Sie dann.',
   'approval.changedByFirst': 'Von der ersten Person geändert:',
   'approval.firstRejected': '{tool} wurde abgelehnt und läuft nicht.',
   'approval.listed': 'Zu finden und zurückzunehmen unter {rules}.',
@@ -89,7 +89,7 @@ export default {
   'approval.covers.begins': 'jeden Befehl, der mit „{value}“ beginnt',
   'approval.covers.tool': 'jeden Aufruf von {tool}, was er auch tut',
   'approval.covers.arguments': 'jeden Aufruf von {tool} mit genau diesen Argumenten',
-  'approval.covers.nothing': 'keinen weiteren Aufruf: was läuft, hängt von mehr ab als von diesem Text',
+  'approval.covers.nothing': 'keinen weiteren Aufruf: Was läuft, hängt nicht nur von diesem Text ab',
   'approval.needsTwo': 'Zwei Personen müssen das freigeben.',
 
   // The inbox of approval requests

@@ -31,7 +31,7 @@ export default {
   'audit.detail.decisions': 'Entscheidungen',
   'audit.detail.more': 'weitere Aufrufe',
   'audit.detail.remember': 'gilt für',
-  'audit.detail.covers': 'gilt für weitere Aufrufe nach',
+  'audit.detail.covers': 'gleiche Aufrufe erkennt man an',
   'audit.detail.first_by': 'zuerst freigegeben von',
   'audit.detail.reason': 'Grund',
   'audit.kind.key': 'API-Schlüssel',

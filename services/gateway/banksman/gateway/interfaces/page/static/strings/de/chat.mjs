@@ -80,7 +80,7 @@ export default {
   'usage.iterations': { one: '{count} Iteration', other: '{count} Iterationen' },
 
   // What a run does
-  'activity.queuedAt': 'Eingereiht ({position})',
+  'activity.queuedAt': 'Eingereiht an Stelle {position}',
   'activity.stopping': 'Wird angehalten',
   'activity.approval': 'Wartet auf Ihre Freigabe',
   'activity.otherApproval': 'Wartet auf die Freigabe durch eine andere Person',
@@ -93,8 +93,8 @@ export default {
   'activity.waiting.unreachable': 'Das Modell ist nicht erreichbar; nächster Versuch in {seconds} s',
   'activity.waiting.failed': 'Die Modellanfrage ist fehlgeschlagen; nächster Versuch in {seconds} s',
   'activity.agent': 'Der Agent arbeitet',
-  'activity.iteration': 'Der Agent arbeitet ({n})',
-  'activity.iterationOf': 'Der Agent arbeitet ({n}/{max})',
+  'activity.iteration': 'Der Agent arbeitet (Schritt {n})',
+  'activity.iterationOf': 'Der Agent arbeitet (Schritt {n} von höchstens {max})',
   'outcome.failed': 'Der Lauf ist fehlgeschlagen',
   'outcome.cancelled': 'Angehalten',
   'outcome.timed_out': 'Zeitgrenze erreicht',
@@ -120,8 +120,8 @@ export default {
   'notice.cutUnknown':
     'Ein Teil dieser Unterhaltung ging verloren: Was an dieser Stelle geschah, fehlt, hier und für den Agenten.',
   'notice.cutAside': {
-    one: 'Der Betreiber des Systems hat {count} späteren Eintrag in einer Datei.',
-    other: 'Der Betreiber des Systems hat {count} spätere Einträge in einer Datei.',
+    one: 'Der Betreiber hat {count} späteren Eintrag in einer Datei aufbewahrt.',
+    other: 'Der Betreiber hat {count} spätere Einträge in einer Datei aufbewahrt.',
   },
 
   // Tool calls
@@ -151,7 +151,7 @@ export default {
   'tool.kind.tool_error': 'Das Werkzeug ist fehlgeschlagen',
   'tool.kind.output_limit': 'Die Ausgabe des Aufrufs hat ihre Grenze überschritten',
   'tool.kind.unknown_outcome': 'Ob der Aufruf etwas bewirkt hat, ist unbekannt',
-  'tool.kind.unavailable': 'Der Prozess des Werkzeugs antwortet nicht',
+  'tool.kind.unavailable': 'Der Prozess, der das Werkzeug ausführt, antwortet nicht',
   'tool.arguments': 'Argumente',
   'tool.argumentsEdited': 'Argumente (bei der Freigabe geändert)',
   'tool.outputSoFar': 'Bisherige Ausgabe',

@@ -4,7 +4,7 @@ export default {
   'app.skip': 'Zum Eingabefeld springen',
   'app.skipView': 'Zum Inhalt springen',
   'app.loading': 'Wird geladen …',
-  'app.none': 'keine Angabe',
+  'app.none': 'keine',
   'app.yes': 'ja',
   'app.no': 'nein',
   'app.close': 'Schließen',

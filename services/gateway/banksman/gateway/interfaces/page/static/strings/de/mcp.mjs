@@ -63,7 +63,6 @@ export default {
     'Hier meldet sich jede Person mit ihrem eigenen Konto an. Melden Sie sich an, um die Werkzeuge des Servers zu lesen; Ihre eigenen Läufe benutzen dann Ihr Konto.',
   'mcp.signedInOwn':
     '{user} hat sich angemeldet ({when}). Die Werkzeuge werden mit diesem Konto gelesen, und nur Ihre eigenen Läufe benutzen es.',
-  'mcp.signInAgain': 'Neu anmelden',
   'mcp.signInEnded':
     'Die Anmeldung hat länger als zehn Minuten gedauert, oder inzwischen wurde eine andere begonnen. Melden Sie sich noch einmal an.',
   'mcp.ownClient': 'Eigene Client-ID verwenden',

@@ -8,9 +8,9 @@ export default {
   'sidebar.empty': 'Noch keine Unterhaltungen.',
   'sidebar.working': 'Arbeitet',
   'sidebar.waiting': 'Wartet auf Sie',
-  'export.workflow': 'Startete den Workflow {name}',
+  'export.workflow': 'Workflow {name} gestartet',
   'import.title': 'Unterhaltungen importieren',
-  'import.tooLarge': 'Diese Datei ist zu groß: eine Datei zum Importieren hat höchstens 64 MB.',
+  'import.tooLarge': 'Diese Datei ist zu groß: Zum Importieren darf sie höchstens 64 MB haben.',
   'import.done': 'Die Unterhaltung ist importiert.',
   'import.result': 'Importierte Unterhaltungen',
   'import.count': '{count} von {all} importiert.',
@@ -21,7 +21,7 @@ export default {
   'import.part.tool_call.output': 'vollständige Ausgaben von Aufrufen',
   'import.part.image': 'Bilder',
   'import.notice':
-    'Aus einer Datei importiert. Aufrufe, Ergebnisse und Entscheidungen stehen hier, wie die Datei sie nennt; nichts davon lief hier.',
+    'Aus einer Datei importiert. Aufrufe, Ergebnisse und Entscheidungen stehen hier so, wie die Datei sie nennt; nichts davon ist hier gelaufen.',
   'sidebar.actions': 'Aktionen für {title}',
   'sidebar.more': 'Mehr: Archiv, Import',
   'sidebar.library': 'Bibliothek',
@@ -98,9 +98,7 @@ export default {
   'accounts.title': 'Ihre Konten bei Werkzeugservern',
   'accounts.text':
     'Agenten, die für Sie arbeiten, benutzen diese Werkzeuge mit Ihrem eigenen Konto. Keine andere Person tut das.',
-  'accounts.signIn': 'Anmelden',
   'accounts.again': 'Erneut anmelden',
-  'accounts.signOut': 'Abmelden',
   'accounts.none': 'Nicht angemeldet',
   'accounts.signedIn': 'Angemeldet {when}',
   'accounts.ended':

@@ -15,7 +15,7 @@ export default {
   'run.tokensOut': 'Ausgabe-Tokens',
   'run.cached': 'Davon aus dem Cache',
   'run.duration': 'Dauer',
-  'run.waited': 'Auf Menschen gewartet',
+  'run.waited': 'Wartezeit auf Menschen',
   'run.requests': 'Modellanfragen',
   'run.calls': 'Werkzeugaufrufe',
   'run.most': '{share} der Kosten: {step}, mit {tokens} Eingabe-Tokens.',

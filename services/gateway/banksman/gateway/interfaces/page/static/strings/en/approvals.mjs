@@ -87,7 +87,7 @@ export default {
   'approval.covers.begins': 'every command that begins with “{value}”',
   'approval.covers.tool': 'every call of {tool}, whatever it does',
   'approval.covers.arguments': 'every call of {tool} with exactly these arguments',
-  'approval.covers.nothing': 'no further call: what runs depends on more than the text of this one',
+  'approval.covers.nothing': 'no further call: what runs does not depend on this text alone',
   'approval.needsTwo': 'Two people must approve this.',
 
   // The inbox of approval requests
@@ -126,7 +126,7 @@ export default {
   'decided.none': 'No decision matches.',
   'decided.earlier': 'Show earlier decisions',
   'decided.first': 'First approved by {user}.',
-  'decided.over': 'Over {name}.',
+  'decided.over': 'Through {name}.',
   'decided.over.http': 'HTTP',
   'decided.over.websocket': 'the page or another websocket',
   'decided.over.nats': 'NATS',

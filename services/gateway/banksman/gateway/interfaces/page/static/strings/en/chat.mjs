@@ -80,7 +80,7 @@ export default {
   'usage.iterations': { one: '{count} iteration', other: '{count} iterations' },
 
   // What a run does
-  'activity.queuedAt': 'Queued ({position})',
+  'activity.queuedAt': 'Queued at position {position}',
   'activity.stopping': 'Stopping',
   'activity.approval': 'Waiting for your approval',
   'activity.otherApproval': 'Waiting for another person’s approval',
@@ -91,9 +91,9 @@ export default {
   'activity.waiting.rate_limited': 'The model’s rate limit is reached; next attempt in {seconds} s',
   'activity.waiting.unreachable': 'The model cannot be reached; next attempt in {seconds} s',
   'activity.waiting.failed': 'The model request failed; next attempt in {seconds} s',
-  'activity.agent': 'Agent is working',
-  'activity.iteration': 'Agent is working ({n})',
-  'activity.iterationOf': 'Agent is working ({n}/{max})',
+  'activity.agent': 'The agent is working',
+  'activity.iteration': 'The agent is working (step {n})',
+  'activity.iterationOf': 'The agent is working (step {n} of at most {max})',
   'outcome.failed': 'The run failed',
   'outcome.cancelled': 'Stopped',
   'outcome.timed_out': 'Time limit reached',
@@ -118,8 +118,8 @@ export default {
   'notice.cutUnknown':
     'A part of this conversation was lost: what happened at this place is missing, here and for the agent.',
   'notice.cutAside': {
-    one: 'The operator of the system has {count} later entry in a file.',
-    other: 'The operator of the system has {count} later entries in a file.',
+    one: 'The operator has kept {count} later entry in a file.',
+    other: 'The operator has kept {count} later entries in a file.',
   },
 
   // Tool calls
@@ -149,7 +149,7 @@ export default {
   'tool.kind.tool_error': 'The tool failed',
   'tool.kind.output_limit': 'The output of the call exceeded its limit',
   'tool.kind.unknown_outcome': 'Whether the call had an effect is unknown',
-  'tool.kind.unavailable': 'The process of the tool does not respond',
+  'tool.kind.unavailable': 'The process that runs the tool does not respond',
   'tool.arguments': 'Arguments',
   'tool.argumentsEdited': 'Arguments (edited by the approver)',
   'tool.outputSoFar': 'Output so far',

@@ -58,7 +58,6 @@ export default {
     'Each person signs in here with an account of their own. Sign in to list the tools of the server; your own runs then use your account.',
   'mcp.signedInOwn':
     '{user} signed in ({when}). The tools are listed with this account, and only your own runs use it.',
-  'mcp.signInAgain': 'Sign in again',
   'mcp.signInEnded':
     'The sign-in took longer than ten minutes, or another one was begun meanwhile. Sign in again.',
   'mcp.ownClient': 'Use a client ID of your own',

@@ -9,7 +9,7 @@ export default {
   'sidebar.waiting': 'Waiting for you',
   'export.workflow': 'Started the workflow {name}',
   'import.title': 'Import conversations',
-  'import.tooLarge': 'This file is too large: a file to import has at most 64 MB.',
+  'import.tooLarge': 'This file is too large: an import takes at most 64 MB.',
   'import.done': 'The conversation is imported.',
   'import.result': 'Imported conversations',
   'import.count': 'Imported {count} of {all}.',
@@ -20,7 +20,7 @@ export default {
   'import.part.tool_call.output': 'complete outputs of calls',
   'import.part.image': 'images',
   'import.notice':
-    'Imported from a file. Calls, results and decisions are shown as the file states them; nothing of it ran here.',
+    'Imported from a file. Calls, results and decisions are shown as the file states them; none of them happened here.',
   'sidebar.actions': 'Actions for {title}',
   'sidebar.more': 'More: archive, import',
   'sidebar.library': 'Library',
@@ -93,9 +93,7 @@ export default {
   'settings.instructionsSaved': 'Your instructions are saved.',
   'accounts.title': 'Your accounts at tool servers',
   'accounts.text': 'Agents that work for you use these tools with your own account. No other person does.',
-  'accounts.signIn': 'Sign in',
   'accounts.again': 'Sign in again',
-  'accounts.signOut': 'Sign out',
   'accounts.none': 'Not signed in',
   'accounts.signedIn': 'Signed in {when}',
   'accounts.ended':

@@ -14,7 +14,7 @@ export default {
   'run.tokensOut': 'Output tokens',
   'run.cached': 'Of these cached',
   'run.duration': 'Duration',
-  'run.waited': 'Waited for people',
+  'run.waited': 'Time waiting for people',
   'run.requests': 'Model requests',
   'run.calls': 'Tool calls',
   'run.most': '{share} of the cost is {step}, with {tokens} input tokens.',
