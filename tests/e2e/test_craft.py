@@ -130,4 +130,3 @@ async def test_edit_stays_where_it_is_when_its_key_appears(stage: Stage, width: 
         before = await edit.bounding_box()
         await page.locator(".approval.pending").focus()
         assert await edit.bounding_box() == before
-        assert before is not None and before["height"] < 40

@@ -44,7 +44,7 @@ async def test_decisions_are_listed_filtered_and_continued(stage: Stage) -> None
         await expect(rows.nth(1)).to_contain_text("git push edited")
         await expect(rows.nth(1).get_by_role("link", name="Cranes")).to_have_attribute("href", "#/c/c1")
         await expect(rows.nth(2)).to_contain_text("Expired")
-        await expect(rows.nth(3)).to_contain_text("First approved by ann. Over")
+        await expect(rows.nth(3)).to_contain_text("First approved by ann. Through")
         await expect(rows.nth(3)).to_contain_text("deleted or not readable")
         older = scenes.decision(0, "cancelled", ("bash", "sleep 9", None))
         stage.resources["context/decisions"] = {"items": [older], "next": None}
