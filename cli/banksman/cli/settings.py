@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from pathlib import Path
@@ -11,13 +10,14 @@ from urllib.request import Request, urlopen
 from pydantic import BaseModel, ConfigDict, Field
 
 from banksman.contracts.errors import BadInput
-from banksman.runtime.model_servers import ModelServers, ProviderEntry
+from banksman.runtime.model_servers import ModelServers, ProviderEntry, listed_models
 from banksman.runtime.settings import Section, ServiceSettings, load
 
 DEMO_MODEL = "demo"
 DEPLOYED_STORAGE_BYTES = 20 * 1024**3
 """Bytes for all streams of a deployment that sets none."""
 LEAST_STORAGE_BYTES = 64 * 1024**2
+MAX_LIST_BYTES = 8 * 1024 * 1024
 LIST_TIMEOUT_S = 5.0
 """Seconds within which an OpenAI-compatible server must list its models."""
 MAX_LISTED = 20
@@ -30,7 +30,7 @@ _ANTHROPIC_MODEL = "anthropic:claude-sonnet-5-5"
 _OPENAI_MODEL = "openai:gpt-5-mini"
 """This model accepts tools over Chat Completions; newer ones reportedly need the Responses API for tools."""
 _OPENAI_URL = "https://api.openai.com/"
-_NO_LIST = (OSError, ValueError, LookupError, TypeError)
+_NO_LIST = (OSError, ValueError, LookupError)
 """Exceptions of a request to a server that does not respond, or whose response is not a list of models."""
 
 VENDOR_VARIABLES: Mapping[str, str] = {
@@ -156,7 +156,7 @@ def _listed_models(base_url: str, key: str | None) -> tuple[str, ...]:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     request = Request(f"{base_url.rstrip('/')}/models", headers=headers)
     with urlopen(request, timeout=LIST_TIMEOUT_S) as response:
-        return tuple(str(model["id"]) for model in json.load(response)["data"])
+        return tuple(model["id"] for model in listed_models(response.read(MAX_LIST_BYTES)))
 
 
 def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:

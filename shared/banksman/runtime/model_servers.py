@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Self
+import json
+from typing import Any, Final, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -11,6 +12,21 @@ from banksman.contracts.urls import HttpUrl
 from banksman.runtime.settings import Section
 
 OPENAI_URL: Final = "https://api.openai.com/v1"
+
+
+def listed_models(body: bytes) -> list[dict[str, Any]]:
+    """Return the entries of a server's list of models, each with an `id`: under `data`, or as the whole body.
+
+    Raises:
+        ValueError: The body is no such list; the message has its beginning.
+    """
+    try:
+        found: Any = json.loads(body)
+        listed = cast(list[dict[str, Any]], found["data"] if isinstance(found, dict) else found)
+        return [{**entry, "id": str(entry["id"])} for entry in listed]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        text = " ".join(body[:200].decode("utf-8", "replace").split())
+        raise ValueError(f"the reply is no list of models: {text}") from error
 
 
 class ProviderEntry(Section):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -33,7 +32,7 @@ from banksman.gateway.pinned_http import PinnedHttp, RequestErrors, body_of, pro
 from banksman.gateway.settings import GatewayServiceSettings, Upstream, upstreams_of
 from banksman.runs.ports import Clock
 from banksman.runtime.addresses import is_public
-from banksman.runtime.model_servers import ModelServers, ProviderEntry
+from banksman.runtime.model_servers import ModelServers, ProviderEntry, listed_models
 
 MAX_SERVERS: Final = 20
 """Servers of one tenant."""
@@ -210,20 +209,15 @@ class ModelServerStore:
             body = await body_of(response, MAX_LIST_BYTES)
         if len(body) > MAX_LIST_BYTES:
             raise ValueError(f"the list of models is longer than {MAX_LIST_BYTES} bytes")
+        hint = "" if url.target.strip("/") != "models" else "most servers need /v1 in base_url; "
         if response.status != 200:
             text = body[:1_000].decode(errors="replace")
-            raise ValueError(f"the server returned {response.status}: {text}")
-        return _names(body)
-
-
-def _names(body: bytes) -> tuple[str, ...]:
-    """Return the ids in a list of models in OpenAI's or Anthropic's format; raise `ValueError` for others."""
-    try:
-        entries = cast(list[dict[str, Any]], json.loads(body)["data"])
-        names = [str(entry["id"]) for entry in entries[:MAX_LISTED_MODELS]]
-    except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError("the reply is no list of models") from error
-    return tuple(name for name in names if 0 < len(name) <= 120)
+            raise ValueError(f"{hint}the server returned {response.status}: {text}")
+        try:
+            names = [entry["id"] for entry in listed_models(body)]
+        except ValueError as error:
+            raise ValueError(f"{hint}{error}") from error
+        return tuple(name for name in names if 0 < len(name) <= 120)[:MAX_LISTED_MODELS]
 
 
 def _check_key(key: str) -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from banksman.bus.model_servers import TenantModelServers
+from banksman.contracts.model_servers import MAX_LISTED_MODELS
 from banksman.contracts.wire import JsonObject
 from banksman.gateway.operation.parameters import ServiceMap
 from banksman.gateway.settings import Upstream, upstreams_of
 
 
 def own_upstreams(services: ServiceMap, tenant: str) -> tuple[Upstream, ...]:
-    """Return a tenant's servers as upstreams for the models that they listed, or for all before a test.
+    """Return a tenant's servers as upstreams for the models that they listed, or for all.
 
     Before NATS is connected there are none.
     """
     servers = services.find(TenantModelServers)
     if servers is None:
         return ()
-    listed = {one.name: one.models for one in servers.stored(tenant)}
+    # Of a longer list only the beginning is stored.
+    stored = servers.stored(tenant)
+    listed = {one.name: one.models for one in stored if 0 < len(one.models) < MAX_LISTED_MODELS}
     return tuple(
-        one.model_copy(update={"models": listed[one.name] or ("*",)})
+        one.model_copy(update={"models": listed.get(one.name, ("*",))})
         for one in upstreams_of(servers.entries(tenant))
     )
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import json
 import logging
 import re
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 from yarl import URL
@@ -21,6 +20,7 @@ from banksman.contracts.errors import CallerMistake, Unavailable
 from banksman.contracts.wire import JsonObject
 from banksman.gateway.settings import Dialect, Upstream
 from banksman.runtime.background import Background, BackgroundTask
+from banksman.runtime.model_servers import listed_models
 from banksman.runtime.outgoing import proxy_for
 from banksman.runtime.redaction import redacted
 from banksman.runtime.scope import Scoped
@@ -347,19 +347,18 @@ class ModelLists:
                 )
                 async with request as response:
                     response.raise_for_status()
-                    listed = json.loads(await response.read())
-            models = [_model(entry, upstream.name) for entry in listed["data"]]
+                    listed = listed_models(await response.read())
+            models = [_model(entry, upstream.name) for entry in listed]
             self._models[upstream.name] = {str(model["id"]): model for model in models}
-        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError) as error:
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             reason = redacted(str(error)) or type(error).__name__
             logger.warning("the models of %s could not be listed: %s", upstream.name, reason)
 
 
-def _model(entry: Any, owner: str) -> JsonObject:
-    found = cast(dict[str, Any], entry)
+def _model(found: Mapping[str, Any], owner: str) -> JsonObject:
     created = found.get("created")
     return {
-        "id": str(found["id"]),
+        "id": found["id"],
         "object": "model",
         "created": created if isinstance(created, int) and 0 <= created < MAX_TIME else 0,
         "owned_by": str(found.get("owned_by") or owner),
