@@ -7,20 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 
-from faststream import ExceptionMiddleware
-from faststream.nats import NatsRouter
-
 from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.control_plane.control import CONCURRENCY, ControlPlane, Received
+from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.control_plane.service_states import keep_connecting
 from banksman.bus.direct_acks import direct_acks
 from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
-from banksman.contracts.errors import BanksmanError
-from banksman.contracts.runner_requests import FileReply, FileRequest
 from banksman.contracts.subjects import ANY
 from banksman.deployment.streams import Durability
 from banksman.deployment.users import TOOL_RUNNER, tool_runner
@@ -40,6 +35,7 @@ from banksman.tool_runner.mcp.servers import McpClient
 from banksman.tool_runner.outputs import Outputs
 from banksman.tool_runner.processes.processes import ProcessRequests
 from banksman.tool_runner.repositories import Repositories
+from banksman.tool_runner.router import runner_router
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
 from banksman.tool_runner.tools.converter import Converter
 from banksman.tool_runner.tools.diffs import Diffs
@@ -50,35 +46,6 @@ from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistr
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshots import SnapshotRoom, Snapshots
 from banksman.tool_runner.workspaces.workspace import WorkspaceVolume
-
-
-def runner_router(runner: str, worker: CallWorker, files: FilesApi) -> NatsRouter:
-    """Return the subjects of a runner, with the functions that serve them."""
-    router = NatsRouter()
-
-    calls, cancels = subjects.tool_call(runner, ANY, ANY), subjects.tool_cancel(runner, ANY, ANY)
-    router.subscriber(calls, max_workers=CONCURRENCY)(worker.call)
-    router.subscriber(cancels, max_workers=CONCURRENCY)(worker.cancel)
-    router.include_router(_file_router(runner, files))
-    return router
-
-
-def _file_router(runner: str, files: FilesApi) -> NatsRouter:
-    # Gateways read `error` in the reply to a file request, and do not know the error envelope.
-    refusals = ExceptionMiddleware()
-    router = NatsRouter(middlewares=(refusals,))
-
-    @refusals.add_handler(BanksmanError, publish=True)
-    async def refuse(error: BanksmanError) -> FileReply:
-        return FileReply(error=str(error))
-
-    @router.subscriber(subjects.files(runner, ANY, ANY), max_workers=CONCURRENCY)
-    async def file(request: FileRequest, message: Received) -> FileReply:
-        """List, read, write and delete files of a workspace."""
-        return await files.respond(request, message.subject)
-
-    return router
-
 
 THREADS = 32
 """Threads for file operations; the default of the interpreter is the number of cores plus 4."""
