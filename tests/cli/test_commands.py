@@ -200,12 +200,29 @@ def test_malformed_settings_are_refused_in_one_sentence(tmp_path: Path, command:
     for variables, sentence in (
         ({"BANKSMAN_CONFIG": str(file)}, "BANKSMAN_CONFIG must be a TOML file: "),
         ({"BANKSMAN_AGENT": '{"slots": '}, "BANKSMAN_AGENT must be JSON: "),
+        ({"BANKSMAN_AGENT": '{"slots": ' + "[" * 20_000}, "BANKSMAN_AGENT must be JSON: "),
+        ({"BANKSMAN_AGENT__DRAIN_S": "1e400"}, "BANKSMAN_AGENT__DRAIN_S must be a finite number"),
     ):
         done = banksman(*command, **variables)
 
         assert done.returncode == 2
         assert sentence in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", ["{", '{"a": 1}', "[1]", '[{"user": "u"}]', "[" * 20_000])
+def test_a_malformed_file_of_keys_is_refused_in_one_sentence(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "keys" / "api-keys.json"
+    file.parent.mkdir()
+    file.write_text(content)
+
+    for command in (("ls",), ("create", "ann")):
+        done = banksman("keys", *command, "--data-dir", str(tmp_path))
+
+        assert done.returncode == 2
+        assert f"{file} must be a JSON list of keys" in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert file.read_text() == content
 
 
 def test_config_validate_accepts_valid_settings() -> None:

@@ -7,10 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from pydantic import Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, ValidationError
 
+from banksman.agent.settings import AgentSettings
+from banksman.bus.settings import NatsSettings
 from banksman.cli.operator.streams import OperatorSettings
 from banksman.contracts.errors import BadInput
+from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.search import SearchSettings
 from banksman.runtime.settings import CONFIG_FILE_VARIABLE, Section, ServiceSettings, UnknownSetting, load
 
@@ -123,6 +126,17 @@ def test_invalid_value_is_named_with_what_is_expected(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, sentence: str
 ) -> None:
     assert str(refusal(monkeypatch, variable, value)) == sentence
+
+
+@pytest.mark.parametrize("section", [GatewaySettings, AgentSettings, NatsSettings])
+@pytest.mark.parametrize("value", ["1e400", "inf", "nan"])
+def test_no_setting_is_infinite(section: type[BaseModel], value: str) -> None:
+    """An endless wait is a missing setting, and an infinite one ends in an error of its first use."""
+    floats = {"drain_s", "connect_timeout_s"} & section.model_fields.keys()
+    for name in floats:
+        with pytest.raises(ValidationError, match="finite number"):
+            section.model_validate({name: value})
+    assert floats
 
 
 @pytest.mark.parametrize(

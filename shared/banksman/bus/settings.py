@@ -45,7 +45,7 @@ MONITORING_PATH = "monitoring.path"
 class NatsSettings(BaseModel):
     """Servers and credentials of a connection to NATS."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     url: Annotated[str | tuple[str, ...], AfterValidator(_server_urls)] = "nats://127.0.0.1:4222"
     """URL of one server, or of several servers of a cluster: `nats://`, `tls://`."""

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     ConfigDict,
@@ -34,6 +35,26 @@ WIRE_VERSION = 1
 JsonObject = dict[str, JsonValue]
 """A JSON object, such as the arguments or the result of a tool call."""
 
+
+def has_finite_numbers(value: JsonValue) -> bool:
+    """Return whether all numbers fit a double: JSON has no infinity, and would store one as null."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _finite(value: JsonObject) -> JsonObject:
+    if not has_finite_numbers(value):
+        raise ValueError(FINITE)
+    return value
+
+
+FINITE = "a number is larger than a double can hold, about 1.8e308"
+FiniteObject = Annotated[JsonObject, AfterValidator(_finite)]
+"""A JSON object that another process wrote, without numbers that are stored as null."""
+
 Token = Annotated[str, StringConstraints(pattern=TOKEN_PATTERN)]
 """An id that is a valid token of a subject: 1 to 64 letters, digits, `-` or `_`."""
 
@@ -52,7 +73,7 @@ class Described(BaseModel):
     processes use few of the models that they import.
     """
 
-    model_config = ConfigDict(defer_build=True)
+    model_config = ConfigDict(defer_build=True, allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_json_schema__(

@@ -19,7 +19,7 @@ from pydantic import Field, StringConstraints
 
 from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ErrorKind, ToolName
-from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token
+from banksman.contracts.wire import FiniteObject, JsonObject, JsonValue, Stored, Token
 
 MAX_TURN_BYTES = 900 * 1024
 """Maximum bytes of a turn with all recorded results; a run that needs more fails."""
@@ -66,7 +66,7 @@ class ToolStep(Stored):
     kind: Literal["tool"] = "tool"
     step: StepName
     tool: ToolName
-    arguments: JsonObject = Field(default_factory=dict)
+    arguments: FiniteObject = Field(default_factory=dict)
 
 
 class InputStep(Stored):
@@ -229,7 +229,7 @@ class ToolCallStep(Stored):
     type: Literal["tool"]
     name: BuiltStepName
     tool: ToolName
-    arguments: JsonObject = Field(default_factory=dict)
+    arguments: FiniteObject = Field(default_factory=dict)
     """Each text may have references. A text that is a single reference becomes its value, with its type."""
     on_failure: Literal["end", "continue"] = "end"
     """

@@ -6,17 +6,36 @@ import fcntl
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from banksman.contracts.errors import BadInput
 
 Key = dict[str, object]
 """The description of a key in the format of the gateway's settings; it has only the digest of the key."""
 
 
+class _Known(BaseModel):
+    """The fields that commands need; a gateway checks all of them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    user: str
+    tenant: str
+    sha256: str
+
+
+_KEYS = TypeAdapter(list[_Known])
+
+
 def read_keys(file: Path) -> list[Key]:
+    """Return the keys of a file, none if it does not exist; raise `BadInput` if it is no list of keys."""
     try:
-        return cast(list[Key], json.loads(file.read_text(encoding="utf-8")))
+        return [key.model_dump() for key in _KEYS.validate_json(file.read_bytes())]
     except FileNotFoundError:
         return []
+    except ValidationError as error:
+        raise BadInput(str(file), None, "must be a JSON list of keys with user, tenant and sha256") from error
 
 
 def update_keys(file: Path, change: Callable[[list[Key]], list[Key]]) -> None:

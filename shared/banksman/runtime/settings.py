@@ -92,7 +92,7 @@ NOT_SETTINGS = frozenset(
 class Section(BaseModel):
     """A group of settings. It is frozen and refuses unknown names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class LogSettings(Section):
@@ -227,7 +227,7 @@ def load(settings: type[S], **given: Any) -> S:
         loaded = settings(**given)
     except ValidationError as error:
         raise invalid_setting(settings, error.errors(include_url=False)[0]) from error
-    except SettingsError as error:
+    except (SettingsError, RecursionError) as error:
         variable = next(_broken_json(os.environ), variable_of(_FIELD.findall(str(error))))
         raise BadInput(variable, None, f"must be JSON: {error.__cause__ or error}") from error
     redaction.remember_settings(loaded)
@@ -257,7 +257,7 @@ def _broken_json(environment: Mapping[str, str]) -> Iterator[str]:
         if name.startswith(PREFIX) and value.lstrip()[:1] in ("{", "["):
             try:
                 json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 yield name
 
 
@@ -276,7 +276,7 @@ def file_source(settings: type[BaseSettings], file: Path) -> TomlConfigSettingsS
     """Read a configuration file; raise `BadInput` if it cannot be read or is not TOML."""
     try:
         return TomlConfigSettingsSource(settings, toml_file=file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(CONFIG_FILE_VARIABLE, str(file), f"must be a TOML file: {error}") from error
 
 

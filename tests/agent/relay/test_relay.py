@@ -227,6 +227,22 @@ async def test_message_without_a_matching_id_is_refused(
     assert MSG_ID in json.loads(reply.data)["error"]["description"]
 
 
+async def test_a_result_with_a_number_above_a_double_fails_its_call_with_the_reason(
+    secured_nats: SecuredNats, agent: Bus, tenant: str
+) -> None:
+    """Otherwise the model would receive null; a refused result would leave the outcome unknown."""
+    attempt = f"{tenant}-2"
+    subject = subjects.tool_result("acme", attempt)
+    data = finished(attempt, "weather", None).model_dump_json().replace('"success":true', '"success":1e400')
+    async with await secured_nats.connect(ACME.user) as server:
+        headers = {MSG_ID: f"{subject}:{tenant}"}
+        await server.replies.request(subject, data.encode(), headers=headers, timeout_s=5)
+    stored = (await CallSlots(agent).read("acme", attempt)).finished
+    assert stored is not None
+    assert (stored.result.is_error, stored.result.error_kind) == (True, "tool_error")
+    assert "larger than a double" in str(stored.result.content["error"])
+
+
 async def test_invalid_expected_revision_is_refused(secured_nats: SecuredNats, agent: Bus) -> None:
     subject = kv_subject(RUNNERS, instance_key("weather", 9, "acme"))
     headers = {MSG_ID: f"{subject}:1", EXPECTED_LAST_SUBJECT_SEQ: "x"}

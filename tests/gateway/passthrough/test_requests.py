@@ -135,7 +135,11 @@ FLAT_ERROR = f'{{"type": "error", "message": "{ESCAPED_KEY}"}}'
     [
         (CHAT, 401, "application/json", ERROR),
         (CHAT, 200, "application/json", f"\n {ERROR}"),
+        (CHAT, 200, "application/json", f'{{"id": null, "choices": [], {ERROR[1:]}'),
+        (CHAT, 200, "application/problem+json", f'{{"object":"error","message":"{ESCAPED_KEY}"}}'),
+        ("/v1/messages", 200, "text/plain", f'{{"type": "error", {ERROR[1:]}'),
         (CHAT, 200, "text/event-stream", f"data: {ERROR}\n\n"),
+        (CHAT, 200, "text/event-stream", f'data: {{"object": "error", "message": "{ESCAPED_KEY}"}}\n\n'),
         ("/v1/messages", 200, "text/event-stream", f'event: error\ndata: {{"type": "error", {ERROR[1:]}\n\n'),
         ("/v1/responses", 200, "text/event-stream", f"data: {FLAT_ERROR}\n\n"),
     ],

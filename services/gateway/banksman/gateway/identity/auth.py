@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from banksman.bus.connection import Bus
 from banksman.bus.names import IDEMPOTENCY
 from banksman.bus.storage.kv import Bucket
-from banksman.contracts.errors import Conflict, Unauthorized, Unavailable
+from banksman.contracts.errors import BadInput, Conflict, Unauthorized, Unavailable
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.operation.caller import ALL_RIGHTS, Caller
@@ -96,6 +96,8 @@ class Keys:
             update_keys(self._file, add)
         except OSError as error:
             raise Unavailable(f"the file of keys cannot be written: {error.strerror}") from error
+        except BadInput as error:
+            raise Unavailable("the file of keys cannot be read") from error
 
     def is_configured(self, key: str) -> bool:
         """Return whether the settings or the file of keys contain the key with this SHA-256."""

@@ -21,12 +21,15 @@ _FINISHED: dict[Dialect, tuple[re.Pattern[bytes], ...]] = {
     "openai": (
         re.compile(rb'"finish_reason"\s*:\s*"\w'),
         re.compile(rb'data:[ \t]*(?:\[DONE\][ \t]*(?:[\r\n]|\Z)|\{\s*"error"\s*:)'),
+        re.compile(rb'"object"\s*:\s*"error"'),
     ),
     "anthropic": (re.compile(rb'"type"\s*:\s*"(?:message_stop|error)"'),),
     "responses": (re.compile(rb'"type"\s*:\s*"(?:response\.(?:completed|incomplete|failed)|error)"'),),
 }
 """Text that the last events of a finished stream contain, including errors."""
-_ERROR = re.compile(rb'"error"[ \t]*:[ \t]*["{]|"type"[ \t]*:[ \t]*"error"|^event:[ \t]*error', re.MULTILINE)
+_ERROR = re.compile(
+    rb'"error"[ \t]*:[ \t]*["{]|"(?:type|object)"[ \t]*:[ \t]*"error"|^event:[ \t]*error', re.MULTILINE
+)
 """Matches events with an error, in which upstreams repeat the headers of the request."""
 
 

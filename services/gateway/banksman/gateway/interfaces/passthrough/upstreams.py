@@ -33,8 +33,12 @@ WHOLE_BODY_BYTES = 2**20
 """A larger body is sent as a file, in chunks: aiohttp writes bytes at once, which delays other requests."""
 MAX_ERROR_BYTES = 256 * 1024
 """Bytes of an error's body that are forwarded. They are read first, because chunks may divide a key."""
-_ERROR = re.compile(rb'\s*\{\s*"error"\s*:\s*["{]')
-"""Matches the beginning of an error, which some proxies send with status 200."""
+HEAD_BYTES = 4096
+"""Bytes at the beginning of a successful body in which an error is looked for."""
+MAX_READ_BYTES = 4 * 1024 * 1024
+"""Bytes of an error with the status of a success that are read before they are forwarded."""
+_ERROR = re.compile(rb'"error"\s*:\s*["{]|"(?:type|object)"\s*:\s*"error"')
+"""Matches an error, which some servers and proxies send with status 200. In a text, quotes are escaped."""
 
 REQUEST_HEADERS = frozenset(
     {
@@ -210,7 +214,7 @@ class Upstreams(Scoped):
         pieces = self._pieces(response, upstream)
         if response.status >= 400:
             pieces = _redacted(pieces)
-        elif response.content_type == "application/json":
+        elif response.content_type.endswith("json") or response.content_type == "text/plain":
             pieces = _redacted_error(pieces)
         return UpstreamResponse(response.status, response_headers(response.headers), pieces, upstream)
 
@@ -252,16 +256,23 @@ async def _redacted(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
 async def _redacted_error(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """Yield a body as it is, unless it is an error with the status of a success."""
     async with contextlib.aclosing(pieces):
-        first = await anext(pieces, b"")
-        rest = _rest(first, pieces)
-        async for piece in _redacted(rest) if _ERROR.match(first) else rest:
+        head = bytearray()
+        async for piece in pieces:
+            if not head and not piece.strip():
+                yield piece  # Servers send whitespace while a reply takes long.
+                continue
+            head += piece
+            if len(head) >= HEAD_BYTES:
+                break
+        if _ERROR.search(head, 0, HEAD_BYTES):
+            async for piece in pieces:
+                head += piece
+                if len(head) > MAX_READ_BYTES:
+                    break
+            head = redacted(head.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+        yield bytes(head)
+        async for piece in pieces:
             yield piece
-
-
-async def _rest(first: bytes, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    yield first
-    async for piece in pieces:
-        yield piece
 
 
 def _unavailable(upstream: Upstream, error: Exception) -> UpstreamUnavailable:
