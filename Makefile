@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-names check-loops check-words codespell check-tree page-checks check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness heavy-json goodput queues recovery overload mutants scaled poison acknowledgements fuzz release schemathesis frames $(CHECKS)
+.PHONY: help accessibility screenshots check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness heavy-json goodput queues recovery overload mutants scaled poison acknowledgements fuzz release schemathesis frames $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,10 @@ check-requirements:
 accessibility:  ## Scan every view of the page in both themes and at three widths with axe-core
 	@tools/setup.sh dev
 	@BANKSMAN_ACCESSIBILITY=all $(BIN)/python -m pytest tests/e2e/test_accessibility.py
+
+screenshots:  ## Draw the eight main views in both themes and at two widths (DIR=screenshots)
+	@tools/setup.sh dev
+	@$(BIN)/python -m tests.e2e.screenshots $(or $(DIR),screenshots)
 
 bench:  ## Measure what a run costs: time, CPU, messages, memory (ARGS="--rows run --in-flight 16")
 	@tools/setup.sh dev

@@ -10,18 +10,7 @@ import pytest
 from PIL import Image
 from playwright.async_api import FilePayload, expect
 
-from tests.e2e.tasks.people import (
-    GERMAN_PHONE,
-    PHONE,
-    PHONE_DARK,
-    WIDE,
-    WIDE_DARK,
-    Look,
-    Office,
-    ask,
-    ended,
-    seen,
-)
+from tests.e2e.tasks.people import WIDE, Office, Person, Way, ways
 from tests.e2e.test_attachments import DROP, PASTE
 from tests.support.replies import bash
 from tests.support.scripted_models import ScriptedReply
@@ -37,9 +26,13 @@ def picture(form: str) -> bytes:
     return output.getvalue()
 
 
-@seen(WIDE_DARK, GERMAN_PHONE)
+async def open_files(me: Person) -> None:
+    await me.press(me.page.get_by_title(me.t("header.filesTitle")))
+
+
+@ways()
 async def test_every_file_that_a_command_changed_is_found_with_its_difference(
-    office: Office, look: Look
+    office: Office, way: Way
 ) -> None:
     """Task 21: changed, created and deleted by the command itself."""
     command = "sed -i s/40/32/ load.py; mkdir -p out; echo new > out/new.txt; rm old.txt"
@@ -48,70 +41,92 @@ async def test_every_file_that_a_command_changed_is_found_with_its_difference(
         for name, text in (("load.py", "mass = 40\n"), ("old.txt", "old\n")):
             stored = await http.put(f"/context/conversations/{conversation}/files/{name}", content=text)
             assert stored.is_success
-    approve, files, changes = {
-        "en-US": ("Approve", "Files of the workspace", "Changes"),
-        "de-DE": ("Freigeben", "Dateien des Arbeitsbereichs", "Änderungen"),
-    }[look.language]
-    async with office.at(conversation, look) as page:
-        await ask(page, "Change it.")
-        await page.get_by_role("button", name=approve, exact=True).click()
-        await ended(page)
-        await page.get_by_title(files).click()
-        await page.get_by_role("button", name=changes).click()
-        listed = page.locator(".file-changes code")
+    async with office.at(conversation, way) as me:
+        await me.ask("Change it.")
+        await me.press(me.button("approval.approve", me.card))
+        await me.ended()
+        await open_files(me)
+        await me.press(me.button("files.tab.changes"))
+        listed = me.page.locator(".file-changes code")
         await expect(listed).to_have_text(["load.py", "old.txt", "out/new.txt"])
-        changed = page.locator(".file-changes details").filter(has_text="load.py")
-        await changed.locator("summary").press("Enter")
+        changed = me.page.locator(".file-changes details").filter(has_text="load.py")
+        await me.press(changed.locator("summary"))
         await expect(changed.locator(".diff")).to_contain_text("mass = 32")
         await expect(changed.locator(".diff")).to_contain_text("mass = 40")
 
 
-@seen(WIDE)
+@ways()
 async def test_picked_dropped_and_pasted_files_reach_the_workspace_and_all_are_downloaded(
-    office: Office, look: Look
+    office: Office, way: Way
 ) -> None:
-    """Task 22."""
+    """Task 22: without a pointer they are picked and pasted."""
     conversation = await office.conversation(DONE)
-    async with office.at(conversation, look, bypass_csp=True) as page:
+    async with office.at(conversation, way, bypass_csp=True) as me:
         picked: FilePayload = {"name": "north.txt", "mimeType": "text/plain", "buffer": b"40 t"}
-        await page.locator(".composer input[type=file]").set_input_files([picked])
-        await page.evaluate(PASTE)
-        await page.evaluate(DROP)
-        await expect(page.locator(".attached-file")).to_have_count(3)
-        await ask(page, "Keep these.")
-        await ended(page)
-        await page.get_by_role("button", name="Files", exact=True).click()
-        async with page.expect_download() as download:
-            await page.get_by_role("button", name="Download all files").click()
+        await me.pick(me.button("attach.add"), [picked])
+        await me.page.evaluate(PASTE)
+        if not way.keys:
+            await me.page.evaluate(DROP)
+        names = ["uploads/image.png", "uploads/north.txt", *([] if way.keys else ["uploads/south.txt"])]
+        await expect(me.page.locator(".attached-file")).to_have_count(len(names))
+        await me.ask("Keep these.")
+        await me.ended()
+        await open_files(me)
+        async with me.page.expect_download() as download:
+            await me.press(me.button("files.downloadAll"))
         with zipfile.ZipFile(await (await download.value).path()) as archive:
             # Smaller copies for the model are in a folder of their own.
-            names = sorted(name for name in archive.namelist() if not name.startswith("."))
+            kept = sorted(name for name in archive.namelist() if not name.startswith("."))
             assert archive.read("uploads/north.txt") == b"40 t"
-    assert names == ["uploads/image.png", "uploads/north.txt", "uploads/south.txt"]
+    assert kept == names
 
 
-@seen(PHONE)
+@ways()
 async def test_the_output_of_a_long_command_is_followed_and_the_command_is_stopped(
-    office: Office, look: Look
+    office: Office, way: Way
 ) -> None:
     """Task 23."""
     command = "echo begun; while true; do sleep 0.2; echo working; done"
     conversation = await office.conversation(bash(command), DONE)
-    async with office.at(conversation, look) as page:
-        await ask(page, "Work.")
-        await page.get_by_role("button", name="Approve", exact=True).click()
-        await page.get_by_role("button", name="Files of the workspace").click()
-        await page.get_by_role("button", name="Terminal").click()
-        terminal = page.get_by_role("log", name="Commands and their output")
+    async with office.at(conversation, way) as me:
+        await me.ask("Work.")
+        await me.press(me.button("approval.approve", me.card))
+        await open_files(me)
+        await me.press(me.button("files.tab.terminal"))
+        terminal = me.page.get_by_role("log", name=me.t("terminal.label"))
         await expect(terminal).to_contain_text("working")
-        await page.get_by_role("complementary", name="Files").get_by_role("button", name="Stop").click()
-        await page.get_by_role("button", name="Close files").click()
-        await ended(page, "cancelled")
+        panel = me.page.get_by_role("complementary", name=me.t("files.tab.files"))
+        await me.press(me.button("timeline.stop", panel))
+        await me.press(me.button("files.close"))
+        await me.ended("cancelled")
 
 
-@seen(PHONE_DARK)
+@ways(WIDE)
+async def test_a_tab_that_is_opened_during_a_command_shows_its_output(office: Office, way: Way) -> None:
+    """R36: what a command printed before, and what it prints after."""
+    command = "echo begun; until [ -e go ]; do sleep 0.1; done; echo went on"
+    conversation = await office.conversation(bash(command), DONE)
+    async with office.at(conversation, way) as me:
+        await me.ask("Wait.")
+        await me.press(me.button("approval.approve", me.card))
+        await me.press(me.page.get_by_role("button", name=me.t("timeline.calls", 1, tools="bash")))
+        await expect(me.page.locator(".tool")).to_contain_text("begun")
+        async with office.at(conversation, way) as second:
+            await second.press(
+                second.page.get_by_role("button", name=me.t("timeline.calls", 1, tools="bash"))
+            )
+            await expect(second.page.locator(".tool")).to_contain_text("begun")
+            async with office.http() as http:
+                await http.put(f"/context/conversations/{conversation}/files/go", content="")
+            for tab in (me, second):
+                await tab.ended()
+                await expect(tab.page.get_by_text("Done.", exact=True)).to_be_visible()
+                await expect(tab.page.locator(".tool")).to_contain_text("went on")
+
+
+@ways()
 async def test_a_document_a_screenshot_and_a_photo_of_a_phone_reach_the_model(
-    office: Office, look: Look
+    office: Office, way: Way
 ) -> None:
     """Task 24: the photo is shown to the model in a format that it reads."""
     model = office.play(ScriptedReply(text="I see them."))
@@ -121,12 +136,12 @@ async def test_a_document_a_screenshot_and_a_photo_of_a_phone_reach_the_model(
         {"name": "screen.png", "mimeType": "image/png", "buffer": picture("PNG")},
         {"name": "photo.heic", "mimeType": "image/heic", "buffer": picture("HEIF")},
     ]
-    async with office.at(conversation, look) as page:
-        await page.locator(".composer input[type=file]").set_input_files(files)
-        await expect(page.locator(".attached-file")).to_have_count(3)
-        await ask(page, "What do you see?")
-        await expect(page.get_by_text("I see them.")).to_be_visible()
-        await expect(page.get_by_role("button", name="uploads/photo.heic")).to_be_visible()
+    async with office.at(conversation, way) as me:
+        await me.pick(me.button("attach.add"), files)
+        await expect(me.page.locator(".attached-file")).to_have_count(3)
+        await me.ask("What do you see?")
+        await expect(me.page.get_by_text("I see them.")).to_be_visible()
+        await expect(me.page.get_by_role("button", name="uploads/photo.heic")).to_be_visible()
     content = str(office.requests(model)[0]["messages"][-1]["content"])
     assert "uploads/paper.pdf" in content
     assert content.count("data:image/") == 2 and "data:image/heic" not in content

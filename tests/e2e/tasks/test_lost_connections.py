@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from playwright.async_api import Page, WebSocketRoute, expect
 
-from tests.e2e.tasks.people import WIDE, Office, ask, ended
+from tests.e2e.tasks.people import WIDE, Office
 from tests.support.scripted_models import ScriptedReply
 
 pytestmark = [pytest.mark.usefixtures("browser"), pytest.mark.timeout(240)]
@@ -56,12 +56,13 @@ async def test_the_page_returns_after_each_close_code_and_shows_what_came_meanwh
     model = office.play(*(ScriptedReply(text=f"Reply to {code}.") for code in (0, *CODES)))
     conversation = await office.conversation(model=model)
     proxy = Proxy()
-    async with office.person(WIDE) as page:
+    async with office.person(WIDE) as me:
+        page = me.page
         await page.route_web_socket("**/ws*", proxy.connect)
         await page.goto(f"{office.system.url}/#/c/{conversation}")
         await page.reload()
-        await ask(page, "Hello.")
-        await ended(page)
+        await me.ask("Hello.")
+        await me.ended()
         for number, code in enumerate(CODES, 2):
             await proxy.close(code)
             await expect(page.get_by_text(LOST)).to_be_visible()
@@ -71,7 +72,7 @@ async def test_the_page_returns_after_each_close_code_and_shows_what_came_meanwh
             await expect(page.get_by_text(f"Reply to {code}.")).to_be_visible()
             await expect(page.get_by_text(f"Written at {code}.")).to_have_count(1)
             await expect(page.get_by_text(LOST)).to_be_hidden()
-            await ended(page, count=number)
+            await me.ended(count=number)
 
 
 @contextmanager
@@ -91,9 +92,10 @@ async def test_a_frozen_gateway_is_noticed_within_five_seconds_and_the_page_cont
     """R36: no reply is expected. A hidden tab is frozen too, and notices it when it is shown again."""
     model = office.play(*(ScriptedReply(text=text) for text in ("First.", "Second.", "Third.")))
     conversation = await office.conversation(model=model)
-    async with office.at(conversation, WIDE) as page:
-        await ask(page, "Hello.")
-        await ended(page)
+    async with office.at(conversation, WIDE) as me:
+        page = me.page
+        await me.ask("Hello.")
+        await me.ended()
         if hidden:
             await _hide(page)
             await written(office, conversation, "Written while the tab was hidden.")
@@ -105,9 +107,9 @@ async def test_a_frozen_gateway_is_noticed_within_five_seconds_and_the_page_cont
         if not hidden:
             await written(office, conversation, "Written afterwards.")
         await expect(page.get_by_text("Second.", exact=True)).to_be_visible()
-        await ask(page, "And now?")
+        await me.ask("And now?")
         await expect(page.get_by_text("Third.", exact=True)).to_be_visible()
-        await ended(page, count=3)
+        await me.ended(count=3)
 
 
 async def _hide(page: Page) -> None:

@@ -112,6 +112,8 @@ _RULES = [
     # A space matches any white space. The first rule that matches wins.
     (kind, re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE | re.DOTALL))
     for kind, pattern in (
+        # An example of the page in German.
+        ("run", rf"führe (?P<subject>{TOKEN}) aus(?: und erkläre .*)?"),
         ("run", "(?:run|execute) (?:the )?(?:commands? )?(?P<subject>.+)"),
         ("run", rf"(?P<subject>{TOKEN}|(?:ls|cat|pwd|echo|date|uname|whoami)(?: .*)?)"),
         ("list", rf"(?:list|show)(?: me)? (?:all |the |my )?files(?: in (?:{_HERE}|(?P<subject>{_NAME})))?"),

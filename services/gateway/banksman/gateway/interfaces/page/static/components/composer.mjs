@@ -5,6 +5,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { openRun, pendingApprovals } from '../events.mjs';
 import { parts, t, withTexts } from '../strings.mjs';
 import { AttachButton, AttachedFiles, useDroppedFiles } from './attachments.mjs';
+import { useRead } from './requests.mjs';
 import { Icon, IconButton, LinkButton, html, lazy, useStore } from './ui.mjs';
 
 const Completion = lazy(() => import('./completion.mjs'), 'Completion');
@@ -169,9 +170,16 @@ function AssistantHint() {
   const assistant = outbox.assistant.value;
   if (!assistant || navigation.currentId.value) return null;
   return html`<p class="continuing-hint">
-    <${Icon} name="assistant" size=${15} /><span>${t('assistant.beginning', { assistant })}</span>
+    <${Icon} name="assistant" size=${15} /><${AssistantName} assistant=${assistant} />
     <${LinkButton} onClick=${() => (outbox.assistant.value = null)}>${t('assistant.notBeginning')}<//>
   </p>`;
+}
+
+/** @param {{assistant: string}} properties its id, which is shown until its name is known */
+function AssistantName({ assistant }) {
+  const { api } = useStore();
+  const { value } = useRead(() => api.call('assistant.read', { assistant_id: assistant }), [assistant]);
+  return html`<span>${t('assistant.beginning', { assistant: value?.name || assistant })}</span>`;
 }
 
 /** A notice that the next message follows an earlier message. */

@@ -5,6 +5,7 @@ import { useState } from 'preact/hooks';
 import { costOf } from '../events.mjs';
 import { t } from '../strings.mjs';
 import { formatCost } from '../text.mjs';
+import { useRead } from './requests.mjs';
 import { ConversationDialog, menuOf } from './sidebar.mjs';
 import { Icon, ListButton, Menu, html, useStore } from './ui.mjs';
 
@@ -25,6 +26,7 @@ export function Header() {
         cost > 0 &&
         html`<small title=${t('header.costTitle')}>${t('header.cost', { cost: formatCost(cost) })}</small>`
       }
+      ${listed?.assistant && listed.assistant !== 'default' && html`<${AssistantOf} id=${listed.assistant} />`}
     </div>
     <div class="header-actions">
       <button
@@ -62,6 +64,13 @@ export function Header() {
       />`
     }
   </header>`;
+}
+
+/** The name of the assistant of a conversation. @param {{id: string}} properties */
+function AssistantOf({ id }) {
+  const { api } = useStore();
+  const { value } = useRead(() => api.call('assistant.read', { assistant_id: id }), [id]);
+  return value?.name && html`<small>${value.name}</small>`;
 }
 
 function togglePanel(/** @type {Store} */ store) {

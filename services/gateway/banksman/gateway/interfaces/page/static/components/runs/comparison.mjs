@@ -37,13 +37,13 @@ export function Comparison({ first, second }) {
     </div>
     <div class="run-pair">
       ${[first, second].map(
-        ({ run, steps }) =>
+        ({ run, steps }, at) =>
           html`<div key=${run.run_id}>
             <h2>${run.model}</h2>
             <${Reply} run=${run} /><${StepList}
               runId=${run.run_id}
               steps=${steps}
-              label=${`${t('run.steps')}: ${run.model}`}
+              label=${`${t('run.steps')} ${at + 1}: ${run.model}`}
             />
           </div>`,
       )}
