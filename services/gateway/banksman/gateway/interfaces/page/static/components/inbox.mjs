@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { explain, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
 import { ApprovalCard } from './approval.mjs';
-import { html, isTyping, useStore } from './ui.mjs';
+import { LinkButton, html, isTyping, useStore } from './ui.mjs';
 
 /** @param {{requests: Waiting[], keys?: boolean}} properties */
 export function ApprovalList({ requests, keys = false }) {
@@ -86,9 +86,7 @@ function Request({ request, chosen, several, onChoose }) {
       ${request.escalated && html`<span class="badge">${t('inbox.escalated')}</span>`}
       ${
         request.forYou &&
-        html`<button type="button" class="link" title=${t('inbox.notNowTitle')} onClick=${setAside}>
-          ${t('inbox.notNow')}
-        </button>`
+        html`<${LinkButton} title=${t('inbox.notNowTitle')} onClick=${setAside}>${t('inbox.notNow')}<//>`
       }
     </div>
     <${ApprovalCard} approval=${request} />

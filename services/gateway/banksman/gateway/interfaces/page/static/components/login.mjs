@@ -4,7 +4,7 @@ import { useState } from 'preact/hooks';
 
 import { t } from '../strings.mjs';
 import { FormError, useRead } from './requests.mjs';
-import { Mark, html, useStore } from './ui.mjs';
+import { LinkButton, Mark, html, useStore } from './ui.mjs';
 
 export function Login() {
   const { api, session } = useStore();
@@ -42,12 +42,7 @@ export function Login() {
         onInput=${(event) => setToken(event.target.value)}
       />
       <button class="button primary" disabled=${!token.trim()}>${t('login.submit')}</button>
-      ${
-        optional &&
-        html`<button type="button" class="link" onClick=${() => session.reconnect()}>
-          ${t('login.without')}
-        </button>`
-      }
+      ${optional && html`<${LinkButton} onClick=${() => session.reconnect()}>${t('login.without')}<//>`}
     </form>
   </main>`;
 }

@@ -3,7 +3,7 @@
 import { useEffect, useState } from 'preact/hooks';
 
 import { reasonOf, t, translated } from '../strings.mjs';
-import { Icon, IconButton, html, useStore } from './ui.mjs';
+import { Icon, IconButton, LinkButton, html, useStore } from './ui.mjs';
 
 const SHOW_CONNECTING_AFTER_MS = 1500;
 
@@ -13,7 +13,7 @@ export function ConnectionBanner() {
   const late = useLate(phase === 'connecting', SHOW_CONNECTING_AFTER_MS);
   const left = useCountdown(phase === 'offline' ? (since ?? 0) + (retryInS ?? 0) * 1000 : null);
   const again = (/** @type {string} */ label) =>
-    html`<button type="button" class="link" onClick=${() => session.reconnect()}>${label}</button>`;
+    html`<${LinkButton} onClick=${() => session.reconnect()}>${label}<//>`;
   switch (phase) {
     case 'connecting':
       return late
@@ -28,19 +28,14 @@ export function ConnectionBanner() {
     case 'outdated':
       return html`<div class="banner warning" role="alert">
         <span>${t('connection.outdated')}</span>
-        <button type="button" class="link" onClick=${() => location.reload()}>
-          ${t('connection.reload')}
-        </button>
+        <${LinkButton} onClick=${() => location.reload()}>${t('connection.reload')}<//>
       </div>`;
     case 'stopped':
       return html`<div class="banner warning" role="alert">
         <span>${t('connection.stopped', { reason: reasonOf(`connection.closed.${code}`, reason) })}</span>
         ${again(t('connection.again'))}
         ${
-          session.token &&
-          html`<button type="button" class="link" onClick=${() => session.logout()}>
-            ${t('connection.other')}
-          </button>`
+          session.token && html`<${LinkButton} onClick=${() => session.logout()}>${t('connection.other')}<//>`
         }
       </div>`;
     default:

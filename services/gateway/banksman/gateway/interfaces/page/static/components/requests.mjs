@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { explain, t } from '../strings.mjs';
-import { Loading, html } from './ui.mjs';
+import { LinkButton, Loading, html } from './ui.mjs';
 
 /** Why something failed, with what may help; nothing without an error. @param {{error?: string | null, children?: Shown}} properties */
 export function FormError({ error, children }) {
@@ -14,7 +14,7 @@ export function FormError({ error, children }) {
 export function Reading({ of: { value, error, read } }) {
   if (!error) return value === null ? html`<${Loading} />` : null;
   return html`<${FormError} error=${error}>
-    <button type="button" class="link" onClick=${read}>${t('app.tryAgain')}</button>
+    <${LinkButton} onClick=${read}>${t('app.tryAgain')}<//>
   <//>`;
 }
 

@@ -6,7 +6,7 @@ import { known, t } from '../strings.mjs';
 import { coloured, lastState } from '../terminal.mjs';
 import { cutLines, formatDuration } from '../text.mjs';
 import { toolIcon } from './icons.mjs';
-import { CopyButton, Exact, Icon, html, memo, useElapsed, useStore } from './ui.mjs';
+import { CopyButton, Exact, Icon, LinkButton, html, memo, useElapsed, useStore } from './ui.mjs';
 
 const MAX_SUMMARY_CHARACTERS = 500;
 
@@ -73,9 +73,7 @@ function FirstLines({ call, onShowAll }) {
 ${coloured(first).map(({ text, style }) => html`<span class=${style}><${Exact} text=${text} /></span>`)}</pre>
     ${
       lines.length > FIRST_LINES &&
-      html`<button type="button" class="link" onClick=${onShowAll}>
-        ${t('tool.showAll', { count: lines.length })}
-      </button>`
+      html`<${LinkButton} onClick=${onShowAll}>${t('tool.showAll', { count: lines.length })}<//>`
     }`;
 }
 
@@ -172,7 +170,7 @@ function WholeOutput(/** @type {{runId: string, callId: string}} */ { runId, cal
   const { api, toasts } = useStore();
   const download = () =>
     toasts.attempt(async () => saveBlob(await api.output(runId, callId), `${callId}.txt`));
-  return html`<button type="button" class="link" onClick=${download}>${t('tool.truncated')}</button>`;
+  return html`<${LinkButton} onClick=${download}>${t('tool.truncated')}<//>`;
 }
 
 /** Download a blob. @param {Blob} blob @param {string} name */

@@ -4,7 +4,7 @@ import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { withText, writtenText } from '../attachments.mjs';
 import { t } from '../strings.mjs';
-import { IconButton, html, useStore } from './ui.mjs';
+import { IconButton, SmallButton, html, useStore } from './ui.mjs';
 
 /** Which version of a message is shown, with buttons for the others. @param {{place: import('../branches.mjs').Place}} properties */
 export function VersionChoice({ place }) {
@@ -62,7 +62,7 @@ export function MessageEditor(/** @type {{run: Run, onClose: () => void}} */ { r
     />
     <p class="muted">${t('versions.editNote')}</p>
     <div class="dialog-actions">
-      <button type="button" class="button small" onClick=${onClose}>${t('app.cancel')}</button>
+      <${SmallButton} onClick=${onClose}>${t('app.cancel')}<//>
       <button class="button small primary" disabled=${!text.trim()}>${t('composer.send')}</button>
     </div>
   </form>`;

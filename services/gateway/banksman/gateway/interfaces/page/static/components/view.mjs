@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { VIEWS, addressOf, tabsOf } from '../router.mjs';
 import { t } from '../strings.mjs';
 import { ConnectionBanner } from './notices.mjs';
-import { ListButton, Loading, html, useStore } from './ui.mjs';
+import { LinkButton, ListButton, Loading, html, useStore } from './ui.mjs';
 
 const loaded = new Map();
 
@@ -33,9 +33,7 @@ export function LazyView({ name, path }) {
       failed
         ? html`<p class="empty" role="alert">
             ${t('app.retry')}
-            <button type="button" class="link" onClick=${() => setAttempt(attempt + 1)}>
-              ${t('app.tryAgain')}
-            </button>
+            <${LinkButton} onClick=${() => setAttempt(attempt + 1)}>${t('app.tryAgain')}<//>
           </p>`
         : html`<${Loading} />`
     }

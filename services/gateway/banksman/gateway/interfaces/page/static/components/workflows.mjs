@@ -9,7 +9,7 @@ import { withDefaults } from '../workflow_draft.mjs';
 import { categoriesOf, workflowInWords } from '../workflow_words.mjs';
 import { categoryIcon } from './icons.mjs';
 import { FormError, Reading, useAction, useRead } from './requests.mjs';
-import { Dialog, Icon, html, lazy, useStore } from './ui.mjs';
+import { Dialog, Icon, SmallButton, html, lazy, useStore } from './ui.mjs';
 
 /** @typedef {import('../forms.mjs').Raw} Raw @typedef {(name: string, value: Raw) => void} Change */
 /** @typedef {{name?: string, parameters?: Json, problems?: Replies['workflow.parse']['problems'], number: number}} Filled */
@@ -105,9 +105,9 @@ export function WorkflowDialog() {
  */
 function FromWords({ onFill }) {
   const { busy, error, run } = useAction();
-  return html`<button type="button" class="button small" disabled=${busy} onClick=${() => run(onFill)}>
+  return html`<${SmallButton} disabled=${busy} onClick=${() => run(onFill)}>
       ${busy ? t('app.loading') : t('workflow.fromWords')}
-    </button>
+    <//>
     <${FormError} error=${error} />`;
 }
 

@@ -6,7 +6,7 @@ import { AssistantEditor } from '../components/assistants/editor.mjs';
 import { Revisions } from '../components/assistants/revisions.mjs';
 import { FormError, Reading, useRead } from '../components/requests.mjs';
 import { Frame } from '../components/view.mjs';
-import { Icon, html, useStore } from '../components/ui.mjs';
+import { Icon, SmallButton, html, useStore } from '../components/ui.mjs';
 import { addressOf } from '../router.mjs';
 import { t } from '../strings.mjs';
 
@@ -49,9 +49,7 @@ function AssistantList() {
                 >${[item.model ?? t('models.default'), t(item.tools.enabled ? 'assistant.withTools' : 'assistant.withoutTools')].join(' · ')}</span
               >
             </a>
-            <button type="button" class="button small" onClick=${() => conversations.begin(item.id)}>
-              ${t('assistant.begin')}
-            </button>
+            <${SmallButton} onClick=${() => conversations.begin(item.id)}>${t('assistant.begin')}<//>
           </li>`,
       )}
     </ul>

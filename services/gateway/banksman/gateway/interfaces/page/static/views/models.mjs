@@ -7,7 +7,7 @@ import { ModelButton } from '../components/models.mjs';
 import { Records } from '../components/operator/records.mjs';
 import { FormError, Reading, useRead } from '../components/requests.mjs';
 import { KeyField, SearchProvider } from '../components/search_provider.mjs';
-import { AddButton, html, useStore } from '../components/ui.mjs';
+import { AddButton, LinkButton, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { parts, t } from '../strings.mjs';
 
@@ -75,9 +75,9 @@ function Servers({ servers, onEdit, onChanged, onError }) {
     one.models.length || '',
     !one.setting &&
       html`<div class="row-actions">
-        <button type="button" class="link" onClick=${() => test(one.name)}>${t('servers.test')}</button>
-        <button type="button" class="link" onClick=${() => onEdit(one)}>${t('app.change')}</button>
-        <button type="button" class="link" onClick=${() => remove(one.name)}>${t('app.remove')}</button>
+        <${LinkButton} onClick=${() => test(one.name)}>${t('servers.test')}<//>
+        <${LinkButton} onClick=${() => onEdit(one)}>${t('app.change')}<//>
+        <${LinkButton} onClick=${() => remove(one.name)}>${t('app.remove')}<//>
       </div>`,
   ]);
   return html`<${Records}

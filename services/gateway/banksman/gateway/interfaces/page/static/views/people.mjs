@@ -7,7 +7,7 @@ import { Records } from '../components/operator/records.mjs';
 import { Account, providerName } from '../components/people/account.mjs';
 import { Line, Reachable, pageAddress } from '../components/people/sent.mjs';
 import { Empty, Reading, useRead } from '../components/requests.mjs';
-import { AddButton, Dialog, html, useStore } from '../components/ui.mjs';
+import { AddButton, Dialog, LinkButton, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { parts, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
@@ -64,14 +64,12 @@ function KeyTable(/** @type {{keys: ApiKey[], onWithdraw: (key: ApiKey) => void}
       : entry.expires_at
         ? formatWhen(entry.expires_at)
         : t('people.never'),
-    html`<button
-      type="button"
-      class="link"
+    html`<${LinkButton}
       aria-label=${t('people.withdrawOf', { user: entry.user })}
       onClick=${() => onWithdraw(entry)}
     >
       ${t('people.withdraw')}
-    </button>`,
+    <//>`,
   ]);
   return html`<${Records}
     title=${t('people.keys')}

@@ -7,7 +7,7 @@ import { coverageWords } from '../components/approval/scope.mjs';
 import { Registries } from '../components/assistants/registries.mjs';
 import { Terms } from '../components/assistants/terms.mjs';
 import { FormError, useRead } from '../components/requests.mjs';
-import { Exact, Icon, Loading, html, useStore } from '../components/ui.mjs';
+import { Exact, Icon, LinkButton, Loading, SmallButton, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
 import { parts, t } from '../strings.mjs';
@@ -63,7 +63,7 @@ function TenantPolicy() {
       </fieldset>`
     }
     <${FormError} error=${error}>
-      <button type="button" class="link" onClick=${reload}>${t('assistant.reload')}</button>
+      <${LinkButton} onClick=${reload}>${t('assistant.reload')}<//>
     <//>
     ${draft && !mayChange && html`<p class="muted">${t('rules.readOnly')}</p>`}
     ${
@@ -139,14 +139,12 @@ function RememberedItem({ one, onWithdraw }) {
       )}
       <p class="muted">${parts(`rules.by.${one.scope}`, about)}</p>
     </div>
-    <button
-      type="button"
-      class="button small"
+    <${SmallButton}
       aria-label=${t('rules.withdrawOf', { call: textOf(one.calls[0]?.arguments ?? {}) })}
       onClick=${onWithdraw}
     >
       <${Icon} name="trash" size=${14} />${t('rules.withdraw')}
-    </button>
+    <//>
   </li>`;
 }
 

@@ -6,7 +6,7 @@ import { FormDialog } from '../components/fields.mjs';
 import { Empty, Reading, useRead } from '../components/requests.mjs';
 import { Calendar } from '../components/schedules/calendar.mjs';
 import { ScheduleDialog } from '../components/schedules/dialog.mjs';
-import { AddButton, html, useStore } from '../components/ui.mjs';
+import { AddButton, LinkButton, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { describeTimes } from '../schedule_times.mjs';
 import { known, reasonOf, t } from '../strings.mjs';
@@ -76,33 +76,24 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
       ${open && html`<${LastRuns} id=${schedule.id} />`}
     </details>
     <div class="schedule-actions">
-      <button
-        type="button"
-        class="link"
+      <${LinkButton}
         aria-label=${t('schedule.runOf', { name })}
         onClick=${() => act(api.call('schedule.run', { schedule_id: schedule.id }))}
       >
         ${t('schedule.run')}
-      </button>
+      <//>
       ${
         (schedule.cron || schedule.next_at || schedule.paused) &&
-        html`<button
-          type="button"
-          class="link"
+        html`<${LinkButton}
           aria-label=${t(schedule.paused ? 'schedule.resumeOf' : 'schedule.pauseOf', { name })}
           onClick=${pause}
         >
           ${t(schedule.paused ? 'schedule.resume' : 'schedule.pause')}
-        </button>`
+        <//>`
       }
-      <button
-        type="button"
-        class="link"
-        aria-label=${t('schedule.deleteOf', { name })}
-        onClick=${() => setDeleting(true)}
-      >
+      <${LinkButton} aria-label=${t('schedule.deleteOf', { name })} onClick=${() => setDeleting(true)}>
         ${t('app.delete')}
-      </button>
+      <//>
     </div>
     ${
       deleting &&

@@ -5,7 +5,7 @@ import { useMemo } from 'preact/hooks';
 import { WorkflowBuilder } from '../components/workflow_builder/builder.mjs';
 import { categoryIcon } from '../components/icons.mjs';
 import { Empty, FormError, Reading, useRead } from '../components/requests.mjs';
-import { Icon, html, useStore } from '../components/ui.mjs';
+import { Icon, SmallButton, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
 import { t } from '../strings.mjs';
@@ -58,14 +58,12 @@ function Entry(/** @type {{workflow: Workflow}} */ { workflow }) {
         ? html`<a href=${addressOf('workflows', workflow.name)}>${text}</a>`
         : html`<div class="entry">${text}</div>`
     }
-    <button
-      type="button"
-      class="button small"
+    <${SmallButton}
       aria-label=${t('builder.startOf', { title })}
       onClick=${() => (runs.form.value = { name: workflow.name, parameters: {} })}
     >
       ${t('workflow.start')}
-    </button>
+    <//>
   </li>`;
 }
 

@@ -7,7 +7,7 @@ import { t } from '../../strings.mjs';
 import { ModelButton } from '../models.mjs';
 import { TextField } from '../fields.mjs';
 import { FormError, useAction } from '../requests.mjs';
-import { html, useStore } from '../ui.mjs';
+import { LinkButton, html, useStore } from '../ui.mjs';
 import { Changes } from './changes.mjs';
 import { AssistantFiles } from './files.mjs';
 import { Policy } from './policy.mjs';
@@ -85,10 +85,7 @@ export function AssistantEditor({ stored, onStored, onReload }) {
     />
     ${changed && stored.id && html`<${Changes} before=${stored} after=${draft} />`}
     <${FormError} error=${error}>
-      ${
-        failure?.code === 'conflict' &&
-        html`<button type="button" class="link" onClick=${onReload}>${t('assistant.reload')}</button>`
-      }
+      ${failure?.code === 'conflict' && html`<${LinkButton} onClick=${onReload}>${t('assistant.reload')}<//>`}
     <//>
     <div class="assistant-actions">
       <button class="button primary" disabled=${busy || !changed}>${t('app.save')}</button>
@@ -125,9 +122,7 @@ function Prompt(
       draft.system_prompt_id &&
       html`<p class="muted">
         ${t('assistant.storedPrompt', { id: draft.system_prompt_id })}
-        <button type="button" class="link" onClick=${() => change({ system_prompt_id: null })}>
-          ${t('assistant.ownPrompt')}
-        </button>
+        <${LinkButton} onClick=${() => change({ system_prompt_id: null })}>${t('assistant.ownPrompt')}<//>
       </p>`
     }
     <${PromptPreview} draft=${bodyOf(draft)} />

@@ -5,7 +5,7 @@ import { useRef, useState } from 'preact/hooks';
 import { SKILLS, assistantFile, folderOf, skillFiles, withFiles } from '../../assistant_files.mjs';
 import { parts, t } from '../../strings.mjs';
 import { FormError } from '../requests.mjs';
-import { Icon, IconButton, html } from '../ui.mjs';
+import { Icon, IconButton, SmallButton, html } from '../ui.mjs';
 
 /** @param {{files: AssistantFile[], onChange: (files: AssistantFile[]) => void}} properties */
 export function AssistantFiles({ files, onChange }) {
@@ -53,9 +53,7 @@ function Picker({ label, onPicked, folder = false }) {
     event.target.value = '';
     if (picked.length) await onPicked(picked);
   };
-  return html`<button type="button" class="button small" onClick=${() => input.current?.click()}>
-      ${label}
-    </button>
+  return html`<${SmallButton} onClick=${() => input.current?.click()}>${label}<//>
     <input
       ref=${input}
       type="file"

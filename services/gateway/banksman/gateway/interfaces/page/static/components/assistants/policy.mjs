@@ -1,7 +1,7 @@
 /** The rules that decide which calls wait for approval. The first rule that matches a call decides. */
 
 import { t } from '../../strings.mjs';
-import { IconButton, html } from '../ui.mjs';
+import { IconButton, SmallButton, html } from '../ui.mjs';
 
 const ACTIONS = /** @type {const} */ (['ask', 'auto', 'deny']);
 
@@ -26,13 +26,9 @@ export function Policy({ rules, onChange, title = t('assistant.policy') }) {
           />`,
       )}
     </ol>
-    <button
-      type="button"
-      class="button small"
-      onClick=${() => onChange([...rules, { tool: 'bash', arguments: {}, action: 'ask' }])}
-    >
+    <${SmallButton} onClick=${() => onChange([...rules, { tool: 'bash', arguments: {}, action: 'ask' }])}>
       ${t('assistant.addRule')}
-    </button>
+    <//>
   </fieldset>`;
 }
 

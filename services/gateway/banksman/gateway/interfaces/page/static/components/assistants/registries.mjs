@@ -3,7 +3,7 @@
 import { t } from '../../strings.mjs';
 import { namesIn } from '../fields.mjs';
 import { useRead } from '../requests.mjs';
-import { IconButton, html, useStore } from '../ui.mjs';
+import { IconButton, SmallButton, html, useStore } from '../ui.mjs';
 
 /** @typedef {{kind: 'npm' | 'pypi', url: string, hosts?: string[], assistants?: string[] | null}} Registry */
 
@@ -37,13 +37,9 @@ export function Registries({ registries = [], onChange }) {
           />`,
       )}
     </ul>
-    <button
-      type="button"
-      class="button small"
-      onClick=${() => onChange([...registries, { kind: 'pypi', url: '' }])}
-    >
+    <${SmallButton} onClick=${() => onChange([...registries, { kind: 'pypi', url: '' }])}>
       ${t('registries.add')}
-    </button>
+    <//>
   </fieldset>`;
 }
 

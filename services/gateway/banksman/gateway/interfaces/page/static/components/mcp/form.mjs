@@ -7,7 +7,7 @@ import { addressOf } from '../../router.mjs';
 import { explain, parts, t } from '../../strings.mjs';
 import { Check, Choice, TextField } from '../fields.mjs';
 import { FormError, useAction } from '../requests.mjs';
-import { Dialog, IconButton, html, useStore } from '../ui.mjs';
+import { Dialog, IconButton, LinkButton, SmallButton, html, useStore } from '../ui.mjs';
 
 const KINDS = /** @type {const} */ (['http', 'stdio']);
 const SIGN_INS = /** @type {const} */ (['tenant', 'user']);
@@ -134,9 +134,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
       <${FormError} error=${error && !error.control && (error.outdated ? t('mcp.outdated') : error.text)}>
         ${
           error?.outdated &&
-          html`<button type="button" class="link" onClick=${() => run(() => onReload?.())}>
-            ${t('assistant.reload')}
-          </button>`
+          html`<${LinkButton} onClick=${() => run(() => onReload?.())}>${t('assistant.reload')}<//>`
         }
       <//>
       <div class="dialog-actions">
@@ -218,14 +216,12 @@ function Secrets({ draft, server, error, onChange }) {
           />
         </div>`,
     )}
-    <button
-      type="button"
-      class="button small"
+    <${SmallButton}
       disabled=${secrets.length >= MAX_SECRETS}
       onClick=${() => onChange([...secrets, { name: '', value: '' }])}
     >
       ${t(`mcp.addValue.${type}`)}
-    </button>
+    <//>
     <${Problem} of="secrets" error=${error} />
   </fieldset>`;
 }

@@ -7,7 +7,7 @@ import { explain, parts, reasonOf, t } from '../../strings.mjs';
 import { formatDuration, formatWhen } from '../../text.mjs';
 import { FormDialog } from '../fields.mjs';
 import { FormError } from '../requests.mjs';
-import { Exact, Icon, Loading, html, useStore } from '../ui.mjs';
+import { Exact, Icon, Loading, SmallButton, html, useStore } from '../ui.mjs';
 import { Frame } from '../view.mjs';
 import { ChangedServer } from './form.mjs';
 import { SignIn } from './sign_in.mjs';
@@ -139,15 +139,13 @@ function Summary({ server, busy, onLook, onChange, onRemove }) {
       ${t('mcp.createdBy', { user: server.created_by, when: formatWhen(server.created_at) })}
     </p>
     <div class="row-actions">
-      <button type="button" class="button small" disabled=${busy} onClick=${onLook}>
+      <${SmallButton} disabled=${busy} onClick=${onLook}>
         <${Icon} name="refresh" size=${14} />${t('mcp.look')}
-      </button>
-      <button type="button" class="button small" disabled=${busy} onClick=${onChange}>
+      <//>
+      <${SmallButton} disabled=${busy} onClick=${onChange}>
         <${Icon} name="pencil" size=${14} />${t('app.change')}
-      </button>
-      <button type="button" class="button small" onClick=${onRemove}>
-        <${Icon} name="trash" size=${14} />${t('app.remove')}
-      </button>
+      <//>
+      <${SmallButton} onClick=${onRemove}> <${Icon} name="trash" size=${14} />${t('app.remove')}<//>
     </div>
   </section>`;
 }

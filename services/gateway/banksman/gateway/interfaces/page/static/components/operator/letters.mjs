@@ -5,7 +5,7 @@ import { useState } from 'preact/hooks';
 import { parts, t } from '../../strings.mjs';
 import { formatBytes, formatWhen } from '../../text.mjs';
 import { FormError, Reading, useAction, useRead } from '../requests.mjs';
-import { CopyButton, Dialog, Exact, html, useStore } from '../ui.mjs';
+import { CopyButton, Dialog, Exact, LinkButton, html, useStore } from '../ui.mjs';
 import { usePages } from './pages.mjs';
 import { PagedRecords } from './records.mjs';
 
@@ -33,24 +33,20 @@ export function DeadLetters({ pages }) {
     toasts.attempt(() => api.call('dead_letter.replay', { letter_id: id }).then(() => done(id)));
   const actions = (/** @type {Letter} */ letter) =>
     html`<span class="row-actions">
-      <button
-        type="button"
-        class="link"
+      <${LinkButton}
         aria-label=${t('operator.showOf', { id: String(letter.id) })}
         onClick=${() => setShown(letter.id)}
       >
         ${t('operator.show')}
-      </button>
+      <//>
       ${
         letter.can_replay &&
-        html`<button
-          type="button"
-          class="link"
+        html`<${LinkButton}
           aria-label=${t('operator.replayOf', { id: String(letter.id) })}
           onClick=${() => replay(letter)}
         >
           ${t('operator.replay')}
-        </button>`
+        <//>`
       }
     </span>`;
   const row = (/** @type {Letter} */ letter) => [

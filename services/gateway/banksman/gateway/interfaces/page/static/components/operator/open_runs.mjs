@@ -6,7 +6,7 @@ import { addressOf } from '../../router.mjs';
 import { parts, t } from '../../strings.mjs';
 import { formatWhen } from '../../text.mjs';
 import { FormDialog, TextField } from '../fields.mjs';
-import { html, useStore } from '../ui.mjs';
+import { LinkButton, html, useStore } from '../ui.mjs';
 import { usePages } from './pages.mjs';
 import { PagedRecords } from './records.mjs';
 
@@ -60,14 +60,12 @@ export function OpenRuns({ pages, tenant, onAll }) {
     formatWhen(run.since),
     cancelled.has(run.name)
       ? html`<span class="status">${t('operator.cancelling')}</span>`
-      : html`<button
-          type="button"
-          class="link"
+      : html`<${LinkButton}
           aria-label=${t('operator.cancelOf', { id: run.run_id })}
           onClick=${() => setChosen(run)}
         >
           ${t('operator.cancel')}
-        </button>`,
+        <//>`,
   ];
   const done = () => {
     setCancelled(new Set([...cancelled, chosen?.name ?? '']));
@@ -87,7 +85,7 @@ export function OpenRuns({ pages, tenant, onAll }) {
         tenant &&
         html`<p class="muted">
           ${parts('operator.onlyOf', { tenant: html`<strong>${tenant}</strong>` })}
-          <button type="button" class="link" onClick=${onAll}>${t('operator.ofAll')}</button>
+          <${LinkButton} onClick=${onAll}>${t('operator.ofAll')}<//>
         </p>`
       }
     <//>

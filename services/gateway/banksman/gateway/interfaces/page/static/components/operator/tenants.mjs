@@ -2,7 +2,7 @@
 
 import { formatNumber, parts, t } from '../../strings.mjs';
 import { formatBytes, formatCost } from '../../text.mjs';
-import { html } from '../ui.mjs';
+import { LinkButton, html } from '../ui.mjs';
 import { usePages } from './pages.mjs';
 import { PagedRecords } from './records.mjs';
 
@@ -65,14 +65,9 @@ function Runs({ tenant, runs, onShow }) {
   );
   if (!counted.length) return t('app.none');
   return html`${counted.map((name) => html`<div>${t(`operator.count.${name}`, { count: runs[name] })}</div>`)}
-    <button
-      type="button"
-      class="link"
-      aria-label=${t('operator.runsOf', { tenant })}
-      onClick=${() => onShow(tenant)}
-    >
+    <${LinkButton} aria-label=${t('operator.runsOf', { tenant })} onClick=${() => onShow(tenant)}>
       ${t('operator.show')}
-    </button>`;
+    <//>`;
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import { calendarDays } from '../../schedule_calendar.mjs';
 import { locale, t } from '../../strings.mjs';
-import { html } from '../ui.mjs';
+import { LinkButton, html } from '../ui.mjs';
 
 /** @param {{coming: import('../../schedule_calendar.mjs').Coming[], names: Map<string, string>, onChoose: (id: string) => void}} properties */
 export function Calendar({ coming, names, onChoose }) {
@@ -23,10 +23,10 @@ export function Calendar({ coming, names, onChoose }) {
                       ${entries.map(
                         (entry) =>
                           html`<li>
-                            <button type="button" class="link" onClick=${() => onChoose(entry.id)}>
+                            <${LinkButton} onClick=${() => onChoose(entry.id)}>
                               <span class="times">${formatTimes(entry)}</span>
                               <span class="name">${names.get(entry.id)}</span>
-                            </button>
+                            <//>
                           </li>`,
                       )}
                     </ul>

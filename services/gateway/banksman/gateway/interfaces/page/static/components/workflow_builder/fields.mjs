@@ -3,7 +3,7 @@
 import { FIELD_KINDS, moved, nameOf } from '../../workflow_draft.mjs';
 import { known, t } from '../../strings.mjs';
 import { Choice, TextField, namesIn } from '../fields.mjs';
-import { Icon, IconButton, html } from '../ui.mjs';
+import { Icon, IconButton, SmallButton, html } from '../ui.mjs';
 
 /** @typedef {WorkflowDraft['fields'][number]} Field */
 
@@ -74,9 +74,7 @@ export function Fields({ fields, onChange }) {
           </div>
         </div>`,
     )}
-    <button type="button" class="button small" onClick=${add}>
-      <${Icon} name="plus" size=${15} />${t('builder.addField')}
-    </button>
+    <${SmallButton} onClick=${add}> <${Icon} name="plus" size=${15} />${t('builder.addField')}<//>
   </fieldset>`;
 }
 

@@ -7,7 +7,7 @@ import { changesOf } from '../../workspace.mjs';
 import { Diff } from '../diff.mjs';
 import { useRead } from '../requests.mjs';
 import { saveBlob } from '../tools.mjs';
-import { Loading, html, useStore } from '../ui.mjs';
+import { Loading, SmallButton, html, useStore } from '../ui.mjs';
 
 const MAX_DIFF_BYTES = 256 * 1024;
 
@@ -19,9 +19,7 @@ export function Changes(/** @type {{id: string}} */ { id }) {
     toasts.attempt(async () =>
       saveBlob(await api.blob('file.patch', { conversation_id: id }), `${id}.patch`),
     );
-  return html`<button type="button" class="button small" onClick=${download}>
-      ${t('files.downloadPatch')}
-    </button>
+  return html`<${SmallButton} onClick=${download}>${t('files.downloadPatch')}<//>
     <ul class="file-changes">
       ${changes.map((one) => html`<li key=${one.path}><${Change} id=${id} change=${one} /></li>`)}
     </ul>`;

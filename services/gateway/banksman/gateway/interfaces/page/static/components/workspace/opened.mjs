@@ -6,7 +6,7 @@ import { explain, t } from '../../strings.mjs';
 import { formatBytes } from '../../text.mjs';
 import { Code, useColours } from '../content.mjs';
 import { FormError, useAction } from '../requests.mjs';
-import { Loading, html, useStore } from '../ui.mjs';
+import { Loading, SmallButton, html, useStore } from '../ui.mjs';
 
 const MAX_PREVIEW_BYTES = 256 * 1024;
 /** @typedef {{kind: 'loading'} | {kind: 'text' | 'note', text: string} | {kind: 'image', url: string}} Shown */
@@ -52,9 +52,7 @@ export function OpenedFile(/** @type {{id: string, file: WorkspaceFile}} */ { id
       return editing
         ? html`<${Editor} id=${id} file=${file} before=${shown.text} onClose=${() => setEditing(false)} />`
         : html`<div class="preview-body">
-            <button type="button" class="button small" onClick=${() => setEditing(true)}>
-              ${t('app.edit')}
-            </button>
+            <${SmallButton} onClick=${() => setEditing(true)}>${t('app.edit')}<//>
             <${Code} language=${languageOf(file.path)} source=${shown.text} label=${file.path} />
           </div>`;
     case 'image':
@@ -142,7 +140,7 @@ ${
     </div>
     <${FormError} error=${changed && t('files.changedMeanwhile')} />
     <div class="dialog-actions">
-      <button type="button" class="button small" onClick=${onClose}>${t('app.cancel')}</button>
+      <${SmallButton} onClick=${onClose}>${t('app.cancel')}<//>
       <button type="button" class="button small primary" disabled=${busy || text === before} onClick=${save}>
         ${t(changed ? 'files.saveAnyway' : 'app.save')}
       </button>

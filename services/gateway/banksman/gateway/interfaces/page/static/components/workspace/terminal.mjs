@@ -8,7 +8,7 @@ import { t } from '../../strings.mjs';
 import { cutLines } from '../../text.mjs';
 import { commandsOf } from '../../workspace.mjs';
 import { StopButton } from '../outcome.mjs';
-import { Exact, html, memo, useStore } from '../ui.mjs';
+import { Exact, LinkButton, html, memo, useStore } from '../ui.mjs';
 
 const NEAR_END_PX = 40;
 /** Maximum shown characters of one output; a longer output is offered as a download. */
@@ -81,7 +81,7 @@ const Command = memo(function Command(/** @type {CommandProperties} */ { runId, 
       call.result?.truncated &&
       call.result.output_ref &&
       whole === null &&
-      html`<button type="button" class="link" onClick=${read}>${t('terminal.whole')}</button>`
+      html`<${LinkButton} onClick=${read}>${t('terminal.whole')}<//>`
     }
     ${
       code !== null &&
