@@ -473,3 +473,15 @@ async def test_signed_thinking_blocks_of_litellm_go_back_in_order() -> None:
         {"type": "thinking", "thinking": "AB", "signature": "S1"},
         {"type": "thinking", "thinking": "C", "signature": "S2"},
     ]
+
+
+@pytest.mark.parametrize(("path", "hint"), [("", True), ("/", True), ("/v1", False)])
+async def test_an_address_without_its_version_is_named(path: str, hint: bool) -> None:
+    async def handle() -> web.StreamResponse:
+        return web.Response(status=404, text="404 page not found")
+
+    async with upstream(handle) as (url, _):
+        with pytest.raises(ProviderFailed, match="404 page not found") as failure:
+            await complete(f"{url}{path}")
+
+    assert ("need /v1 in base_url" in str(failure.value)) == hint

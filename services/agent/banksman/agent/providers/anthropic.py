@@ -14,10 +14,10 @@ from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
 from banksman.agent.providers.base import DeltaSink
 from banksman.agent.providers.collect import ReplyBuilder, as_tokens
 from banksman.agent.providers.faults import TransientFault, status_fault
+from banksman.agent.providers.profiles import Profile
 from banksman.agent.providers.retrying import RetryingProvider
 from banksman.agent.providers.untyped import as_count, as_list, as_object, as_text, well_formed
 from banksman.contracts.errors import ProviderFailed
-from banksman.contracts.events import FinishReason
 from banksman.contracts.live_output import WaitReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject, JsonValue
@@ -76,7 +76,10 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         from anthropic import APIConnectionError, APIStatusError
 
         try:
-            return await self._stream(body(request, self.name, self.profile(request.model)), deltas)
+            profile = self.profile(request.model)
+            return await self._stream(
+                body(request, self.name, profile), AnthropicReplyReader(deltas, profile)
+            )
         except APIStatusError as error:
             raise self._refusal(error) from error
         except APIConnectionError as error:
@@ -94,10 +97,9 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
             raise TransientFault(f"the stream broke off: {error}") from error
 
-    async def _stream(self, arguments: dict[str, Any], deltas: DeltaSink) -> ModelReply:
+    async def _stream(self, arguments: dict[str, Any], reader: AnthropicReplyReader) -> ModelReply:
         from anthropic import AsyncStream
 
-        reader = AnthropicReplyReader(deltas)
         # The SDK's API for untyped requests: the modules of its typed models take a second of CPU to import.
         async with await self.client.post(
             "/v1/messages",
@@ -136,15 +138,6 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         return status_fault(self.name, error.status_code, message, error.response.headers)
 
 
-_FINISH_REASONS: dict[str, FinishReason] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": "content_filter",
-}
-
 _WRITTEN_1H = "ephemeral_1h_input_tokens"
 _COUNTS = frozenset(
     {"input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens", _WRITTEN_1H}
@@ -170,8 +163,9 @@ class _Thinking:
 
 
 class AnthropicReplyReader:
-    def __init__(self, deltas: DeltaSink) -> None:
+    def __init__(self, deltas: DeltaSink, profile: Profile) -> None:
         self._builder = ReplyBuilder(deltas)
+        self._profile = profile
         self._thinking: dict[int, _Thinking] = {}
         self._order: dict[int, JsonObject] = {}
         """The texts, by their number of characters, and the calls between which thinking may stand."""
@@ -227,9 +221,8 @@ class AnthropicReplyReader:
         if not self._complete and not self.full:
             raise TransientFault("the stream ended before the message was complete")
         reason = self._stop_reason
-        return self._builder.reply(
-            _FINISH_REASONS.get(reason, "unknown"), reason, self._usage(), self._state()
-        )
+        known = self._profile.finish_reasons.get(reason, "unknown")
+        return self._builder.reply(known, reason, self._usage(), self._state())
 
     async def _begin(self, index: int, block: dict[str, Any]) -> None:
         match block.get("type"):

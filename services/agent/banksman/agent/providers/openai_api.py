@@ -149,6 +149,8 @@ class OpenAIApi:
         message = f"{response.status} {response.reason or ''}".rstrip()
         if text := text_of(error):
             message = f"{message}: {text}"
+        if response.status in (404, 405) and "/" not in self._url.partition("://")[2]:
+            message = f"{message} (most servers need /v1 in base_url)"
         if as_text(error.get("code")) in _LASTING_CODES:
             return ProviderFailed(self._provider, shown_reason(message), status=response.status)
         return status_fault(
