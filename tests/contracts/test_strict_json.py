@@ -1,9 +1,11 @@
 """Texts that the strict parser refuses although most parsers accept them."""
 
 import pytest
+from pydantic import ValidationError
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import strict_json
+from banksman.contracts.workflows import ToolStep
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,9 @@ def test_a_character_beyond_the_first_plane_is_read_in_every_form(text: bytes | 
 def test_text_that_parsers_read_differently_is_refused(text: bytes) -> None:
     with pytest.raises(BadInput):
         strict_json(text)
+
+
+def test_a_step_of_a_workflow_has_no_number_above_a_double() -> None:
+    """Otherwise its tool would receive null, and an approval would show it."""
+    with pytest.raises(ValidationError, match="larger than a double"):
+        ToolStep.model_validate_json('{"step": "s", "tool": "t", "arguments": {"n": [1e400]}}')

@@ -36,6 +36,9 @@ JsonObject = dict[str, JsonValue]
 """A JSON object, such as the arguments or the result of a tool call."""
 
 
+FINITE = "a number is larger than a double can hold, about 1.8e308"
+
+
 def has_finite_numbers(value: JsonValue) -> bool:
     """Return whether all numbers fit a double: JSON has no infinity, and would store one as null."""
     try:
@@ -51,7 +54,6 @@ def _finite(value: JsonObject) -> JsonObject:
     return value
 
 
-FINITE = "a number is larger than a double can hold, about 1.8e308"
 FiniteObject = Annotated[JsonObject, AfterValidator(_finite)]
 """A JSON object that another process wrote, without numbers that are stored as null."""
 

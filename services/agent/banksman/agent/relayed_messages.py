@@ -23,7 +23,7 @@ from banksman.contracts.calls import CallFinished, CallStarted, LateResult, Runn
 from banksman.contracts.errors import BadInput, Forbidden
 from banksman.contracts.ids import check_token
 from banksman.contracts.json_text import check_values
-from banksman.contracts.tools import StoredSecret
+from banksman.contracts.tools import StoredSecret, failed
 from banksman.contracts.wire import FINITE, JsonObject, has_finite_numbers
 from banksman.runtime.redaction import Redaction
 from banksman.runtime.scope import Scoped
@@ -92,7 +92,10 @@ class RelayChecks:
         publisher = self._publisher(finished.ticket, tenant, attempt, named, of_platform)
         write = _slot(message, subjects.tool_result(tenant, attempt), publisher)
         if not has_finite_numbers(finished.result.content):
-            finished = _failed(finished, f"the result cannot be stored: {FINITE}")
+            result = failed(
+                finished.result.tool_call_id, "tool_error", f"the result cannot be stored: {FINITE}"
+            )
+            finished = finished.model_copy(update={"result": result.model_copy(update={"runner": named})})
             write = replace(write, data=finished.model_dump_json().encode())
         # Only a tenant's own servers receive its secrets; runners remove those of MCP servers themselves.
         return write if of_platform else replace(write, data=self.redaction.of(tenant, finished, write.data))
@@ -117,12 +120,6 @@ class RelayChecks:
         if holder is None or named not in (holder, None):
             raise Forbidden(f"{attempt}: the ticket is not that of this call and {named}")
         return holder if of_platform else tenant
-
-
-def _failed(finished: CallFinished, error: str) -> CallFinished:
-    content: JsonObject = {"success": False, "error": error, "error_kind": "tool_error"}
-    changes = {"content": content, "is_error": True, "error_kind": "tool_error"}
-    return finished.model_copy(update={"result": finished.result.model_copy(update=changes)})
 
 
 def _slot(message: Message, subject: str, publisher: str) -> Write:
