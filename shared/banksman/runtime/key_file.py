@@ -18,20 +18,18 @@ Key = dict[str, object]
 class _Known(BaseModel):
     """The fields that commands need; a gateway checks all of them."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
     user: str
     tenant: str
     sha256: str
 
 
-_KEYS = TypeAdapter(list[_Known])
-
-
 def read_keys(file: Path) -> list[Key]:
     """Return the keys of a file, none if it does not exist; raise `BadInput` if it is no list of keys."""
     try:
-        return [key.model_dump() for key in _KEYS.validate_json(file.read_bytes())]
+        known = TypeAdapter(list[_Known]).validate_json(file.read_bytes())
+        return [key.model_dump() for key in known]
     except FileNotFoundError:
         return []
     except ValidationError as error:
