@@ -42,6 +42,10 @@ class SignIn(Stored):
     scope: str | None = None
     parameters: Mapping[str, str] | None = None
     """Further parameters of the authorization request."""
+    end_session_endpoint: str | None = None
+    """After a sign-out: where the browser ends the session at the provider; null if that is impossible."""
+    takes_token: bool = False
+    """Whether the page's token is the ID token with which the provider asks no question there."""
 
 
 class BearerToken(Stored):
@@ -51,16 +55,6 @@ class BearerToken(Stored):
     expires_at: datetime | None
     renewable: bool
     """Whether the browser got a cookie with which `sign_in.renew` returns another token."""
-
-
-class EndedSignIn(Stored):
-    """A sign-in that the browser has forgotten."""
-
-    end_session_endpoint: str | None = None
-    """Where the browser ends the session at the provider; null if that is impossible or not needed."""
-    client_id: str | None = None
-    takes_token: bool = False
-    """Whether the page's token is the ID token with which the provider asks no question there."""
 
 
 class KeptSignIn(Stored):
@@ -197,13 +191,13 @@ class ProviderSignIns:
         not_over_nats=OF_BROWSERS,
         include_in_schema=False,
     )
-    async def end_sign_in(self: Service, request: Request, response: Response) -> EndedSignIn:
+    async def end_sign_in(self: Service, request: Request, response: Response) -> SignIn:
         """Let the browser forget the sign-in, and revoke its refresh token at a provider that can."""
         response.delete_cookie(COOKIE, **COOKIE_OPTIONS)
         if self.tokens is None or self.settings is None or self.settings.client_id is None:
-            return EndedSignIn()
+            return SignIn()
         kept = self._opened(request.cookies.get(COOKIE, ""))
-        return EndedSignIn(
+        return SignIn(
             end_session_endpoint=await self.tokens.end(kept and kept.refresh_token),
             client_id=self.settings.client_id,
             takes_token=self.settings.token == "id_token",

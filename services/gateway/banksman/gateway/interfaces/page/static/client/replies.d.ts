@@ -76,8 +76,6 @@ export type EndedRun = { run_id: string; conversation_id: string; message_id: st
   Array<RunApproval>; content: string; structured_output: Record<string, JsonValue> | null; service: string;
   tool_calls: Array<TrackedCall>; tool_calls_ref: string | null; max_iterations_reached: boolean; usage:
   Usage; error: RunError | null; };
-export type EndedSignIn = { end_session_endpoint: string | null; client_id: string | null; takes_token:
-  boolean; };
 export type EnhancedPromptBody = { id: string; name: string; content: string; base: string; tools:
   Array<string>; dropped_tools: Array<string>; shortened: boolean; estimated_tokens: number; protocol:
   "native" | "json_text"; revision: number; };
@@ -246,7 +244,7 @@ export type Services = { processes: Array<ProcessState>; nats: NatsState; };
 export type ShownDeadLetter = { id: number; subject: string; stream: string; reason: string; ts: string;
   can_replay: boolean; headers: Record<string, string>; payload: string; payload_bytes: number; };
 export type SignIn = { authorization_endpoint: string | null; client_id: string | null; scope: string | null;
-  parameters: Record<string, string> | null; };
+  parameters: Record<string, string> | null; end_session_endpoint: string | null; takes_token: boolean; };
 export type StepDetail = { step: RunStep; request: Record<string, JsonValue> | null; result: Record<string,
   JsonValue> | null; };
 export type StepPage = { items: Array<RunStep>; next: number | null; total: number; };
@@ -379,7 +377,7 @@ export type Replies = {
   "search_provider.test": SearchProviderTest;
   "secret.list": Listing<SecretDescription>;
   "secret.set": SecretDescription;
-  "sign_in.end": EndedSignIn;
+  "sign_in.end": SignIn;
   "sign_in.finish": BearerToken;
   "sign_in.read": SignIn;
   "sign_in.renew": BearerToken;
