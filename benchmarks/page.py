@@ -15,6 +15,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
+from benchmarks.harness.system import model_server, running
 from playwright.async_api import Page, expect
 from tests.e2e import scenes
 from tests.e2e.stage import RUN, Stage, open_conversation, staged
@@ -26,6 +28,7 @@ PIECE_S = 0.02
 """Interval of the pieces in which an agent sends text."""
 SECONDS = 5
 MESSAGES = 2_000
+SENDERS = ("human", "assistant")
 FRAMES = """async (seconds) => {
   const box = document.getElementById('composer');
   const typed = [];
@@ -96,36 +99,53 @@ async def _write(stage: Stage) -> int:
     return offset
 
 
-async def opening(stage: Stage) -> dict[str, float]:
-    """Open a conversation of many messages; the newest one is at its end."""
-    for number in range(MESSAGES // 2):
-        run = f"c1-r{number}"
-        data = {"message_id": f"m{number}", "message": f"Question {number}", "model": "demo:model"}
-        stage.event("run.started", data, run_id=run)
-        reply = {"message_id": f"a{number}", "role": "assistant", "content": scenes.REPLY}
-        stage.event("message.completed", reply, run_id=run)
-        stage.event("run.finished", {"status": "completed", "content": scenes.REPLY}, run_id=run)
-    async with opened(stage.url) as page:
+async def opening(url: str) -> dict[str, float]:
+    """Open a conversation of many messages of a running system, and scroll to its first one."""
+    sent = [
+        {
+            "uuid": f"m{at}",
+            "sender": ("human", "assistant")[at % 2],
+            "text": f"Message {at}\n\n{scenes.REPLY}",
+        }
+        for at in range(MESSAGES)
+    ]
+    export = [{"uuid": "c1", "name": "Long", "chat_messages": sent}]
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        stored = (await http.post("/context/conversations/import", json=export)).raise_for_status()
+    conversation = stored.json()["items"][0]["conversation_id"]
+    async with opened(url) as page:
         await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
         cpu = await _cpu(page)
-        shown_s = await _until_shown(page, f"[data-message=a{MESSAGES // 2 - 1}]")
-        return {"opening_s": shown_s, "opening_main_thread_s": await cpu()}
+        shown_s = await _until_shown(page, conversation, f"Message {MESSAGES - 1}")
+        found = {"opening_s": shown_s, "opening_main_thread_s": await cpu()}
+        return found | {"first_message_s": await _until_first(page)}
 
 
-async def _until_shown(page: Page, reply: str) -> float:
+async def _until_shown(page: Page, conversation: str, text: str) -> float:
     return await page.evaluate(
-        """async (reply) => {
+        """async ([conversation, text]) => {
           const began = performance.now();
-          location.hash = '#/c/c1';
+          location.hash = `#/c/${conversation}`;
           const isShown = () => {
-            const { top, bottom } = document.querySelector(reply)?.getBoundingClientRect() ?? {};
-            return bottom > 0 && top < innerHeight;
+            const last = [...document.querySelectorAll('.turn.assistant')].at(-1);
+            const { top, bottom } = last?.getBoundingClientRect() ?? {};
+            return last?.textContent.includes(text) && bottom > 0 && top < innerHeight;
           };
           while (!isShown() && performance.now() < began + 60000) await new Promise(requestAnimationFrame);
           return (performance.now() - began) / 1000;
         }""",
-        reply,
+        [conversation, text],
     )
+
+
+async def _until_first(page: Page) -> float:
+    """Return the seconds until the first message is in view, for a user who presses Home."""
+    began = time.monotonic()
+    first = page.locator(".bubble").filter(has_text="Message 0 ")
+    await page.locator(".scroller").focus()
+    await page.keyboard.press("Home")
+    await expect(first).to_be_in_viewport(timeout=60_000)
+    return time.monotonic() - began
 
 
 async def main() -> None:
@@ -133,8 +153,8 @@ async def main() -> None:
     async with shared_browser():
         async with staged() as stage:
             result = await streaming(stage)
-        async with staged() as stage:
-            result |= await opening(stage)
+        with model_server() as model, running(model) as system:
+            result |= await opening(system.url)
     json.dump({name: round(value, 3) for name, value in result.items()}, sys.stdout, indent=2)
 
 

@@ -137,7 +137,7 @@ async def test_the_page_lists_every_module_of_its_start(client: httpx.AsyncClien
             at = f"http://page/static/{path}"
             found = imports[name].partition("static/")[2].partition("/")[2] if name in imports else ""
             assert (found or urljoin(at, name).removeprefix("http://page/static/")) in listed
-    assert len(listed) <= 44
+    assert len(listed) <= 53
     assert not [path for path in listed if "highlight" in path or "purify" in path]
 
 

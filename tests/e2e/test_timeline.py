@@ -37,7 +37,7 @@ async def test_a_log_that_was_cut_is_shown_where_it_was_cut(stage: Stage) -> Non
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/c/c1")
         lost = page.get_by_role("note").filter(has_text="A part of this conversation was lost")
-        await expect(lost).to_contain_text("has 3 later entries in a file")
+        await expect(lost).to_contain_text("has kept 3 later entries in a file")
         await expect(lost.locator("xpath=preceding-sibling::section")).to_contain_text("The load is 40 t.")
 
 

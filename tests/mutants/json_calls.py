@@ -173,7 +173,7 @@ MUTANTS = (
     Mutant(
         "R16",
         "the page parses the texts of agents",
-        "services/gateway/banksman/gateway/interfaces/page/static/components/timeline.mjs",
+        "services/gateway/banksman/gateway/interfaces/page/static/components/run.mjs",
         "const value = entry.isResult ? parsed(entry.text) : undefined;",
         "const value = parsed(entry.text);",
         "tests/e2e/test_timeline.py::test_a_text_that_resembles_a_call_is_shown_as_text",

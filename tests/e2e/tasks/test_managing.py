@@ -69,7 +69,7 @@ async def test_a_server_of_tools_is_connected_approved_and_its_change_refused(
         await me.press(me.button("mcp.connect", me.dialog))
         state = me.page.get_by_role("region", name=me.t("mcp.state"))
         await expect(state).to_contain_text(me.t("mcp.state.signIn"))
-        await me.press(me.button("accounts.signIn"))
+        await me.press(me.button("login.submit"))
         await me.press(me.button("mcp.approve", count=1))
         await expect(state).to_contain_text(me.t("mcp.state.ready"))
         approved = me.page.get_by_role("region", name=me.t("mcp.tools"))

@@ -68,8 +68,13 @@ async def sign_in(page: Page, account: str) -> None:
 
 
 async def sign_out(page: Page) -> None:
+    """Sign out on the page and at the provider, which asks for it; return to the page."""
+    gateway = page.url
     await page.get_by_role("button", name="Account: ").click()
     await page.get_by_role("menuitem", name="Sign out").click()
+    await page.get_by_role("button", name="Sign out here too").click()
+    await expect(page.get_by_text("The session has ended.")).to_be_visible()
+    await page.goto(gateway)
 
 
 async def is_signed_in(page: Page, account: str) -> None:

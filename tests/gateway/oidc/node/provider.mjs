@@ -39,7 +39,18 @@ async function rotate(issuer) {
       Session: 600,
       Interaction: 600,
     },
-    features: { devInteractions: { enabled: false } },
+    features: {
+      devInteractions: { enabled: false },
+      // The pages that it has by default load fonts of another host.
+      rpInitiatedLogout: {
+        logoutSource: async (context, form) => {
+          context.body = `${form}<button form="op.logoutForm" name="logout" value="yes">Sign out here too</button>`;
+        },
+        postLogoutSuccessSource: async (context) => {
+          context.body = '<p>The session has ended.</p>';
+        },
+      },
+    },
     interactions: { url: (_, { uid }) => `/form/${uid}` },
     loadExistingGrant: granted,
     findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id, ...accounts[id] }) }),
