@@ -1,6 +1,6 @@
 /** The conversation: its runs, what happened between them, and messages that are being sent. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useRef } from 'preact/hooks';
 
 import { runWith } from '../branches.mjs';
 import { parts, t } from '../strings.mjs';
@@ -10,9 +10,6 @@ import { Between, Notice, Run } from './run.mjs';
 import { useFollow } from './scrolling.mjs';
 import { Icon, LinkButton, html, useStore } from './ui.mjs';
 import { Welcome } from './welcome.mjs';
-
-/** Runs at the end of a conversation that are drawn at once. */
-const NEWEST_RUNS = 40;
 
 export function Timeline() {
   const store = useStore();
@@ -24,7 +21,6 @@ export function Timeline() {
   const scroller = useRef(/** @type {HTMLElement | null} */ (null));
   const found = useFound(store, conversation);
   const isShown = found && path.some(({ run }) => run === found.run);
-  const drawn = useNewestFirst(path, conversation?.id ?? null, Boolean(found));
   const follow = useFollow(
     /** @type {{current: HTMLElement}} */ (scroller),
     conversation?.id ?? null,
@@ -56,9 +52,9 @@ export function Timeline() {
       }
       ${conversation?.replayed && !conversation.error && isEmpty && html`<${Unused} id=${conversation.id} />`}
       ${conversation && html`<${Between} conversation=${conversation} after=${null} />`}
-      ${drawn[0]?.run.imported && html`<${Notice} tone="info" text=${t('import.notice')} />`}
-      ${drawn.map(
-        (place) =>
+      ${path[0]?.run.imported && html`<${Notice} tone="info" text=${t('import.notice')} />`}
+      ${path.map(
+        (place, at) =>
           html`<${Run}
               key=${place.run.id}
               run=${place.run}
@@ -66,7 +62,7 @@ export function Timeline() {
               at=${place.at}
               versions=${place.versions.join(' ')}
               details=${store.settings.details.value}
-              isLast=${place === path.at(-1)}
+              isLast=${at === path.length - 1}
               isFound=${found?.run === place.run}
             />${
               between.has(place.run.id) &&
@@ -86,25 +82,6 @@ export function Timeline() {
       </button>`
     }
   </div>`;
-}
-
-/**
- * The runs to draw: the newest ones, and all once those are shown. Drawing a thousand runs takes a fifth of a second.
- *
- * @template T
- * @param {T[]} path
- * @param {string | null} id the conversation
- * @param {boolean} all draw all at once
- */
-function useNewestFirst(path, id, all) {
-  const [complete, setComplete] = useState(/** @type {string | null} */ (null));
-  const isEmpty = !path.length;
-  useEffect(() => {
-    if (isEmpty) return undefined;
-    const timer = setTimeout(() => setComplete(id));
-    return () => clearTimeout(timer);
-  }, [id, isEmpty]);
-  return all || complete === id ? path : path.slice(-NEWEST_RUNS);
 }
 
 /**
