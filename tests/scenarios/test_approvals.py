@@ -99,7 +99,12 @@ async def test_several_calls_of_one_reply_are_one_approval_request(client: Clien
     await client.approve(run_id)
     outcome = await client.finished(run_id)
 
-    assert len(client.events(conversation, "approval.requested")) == 1
+    (requested,) = client.events(conversation, "approval.requested")
+    assert [one["arguments"]["command"] for one in requested["data"]["items"]] == [
+        "echo 1",
+        "echo 2",
+        "echo 3",
+    ]
     assert [entry["result"]["stdout"] for entry in outcome["tool_calls"]] == ["1\n", "2\n", "3\n"]
 
 
