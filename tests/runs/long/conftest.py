@@ -15,7 +15,7 @@ from banksman.agent.decisions import record_decision
 from banksman.agent.logs.archiver import Archiver
 from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
-from banksman.agent.model.context import WorkspaceFiles
+from banksman.agent.model.files import WorkspaceFiles
 from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers

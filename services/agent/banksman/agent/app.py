@@ -11,7 +11,7 @@ from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.model.checks import ApprovalRoom, CutPrompts, TenantBudgets
 from banksman.agent.model.compaction import Compactor
-from banksman.agent.model.context import WorkspaceFiles
+from banksman.agent.model.files import WorkspaceFiles
 from banksman.agent.model.request import UnfinishedTexts
 from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.catalog import Providers

@@ -21,7 +21,8 @@ from banksman.agent.model.checks import (
     structured,
 )
 from banksman.agent.model.compaction import Compactor
-from banksman.agent.model.context import BYTES_PER_TOKEN, WorkspaceFiles, size_of
+from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
+from banksman.agent.model.files import WorkspaceFiles
 from banksman.agent.model.replies import PaidReply, PartialReply, ReplyCommit, UnusableReply
 from banksman.agent.model.request import (
     Completion,

@@ -20,7 +20,7 @@ const RATE_LIMIT_BACKOFF_S = 5;
 const DEFAULT_HEARTBEAT_S = 20;
 const REQUEST_TIMEOUT_S = 60;
 const OPEN_TIMEOUT_S = 15;
-/** The heartbeat begins anew at most this often. */
+/** Minimum time between two restarts of the heartbeat timer: a replay has thousands of frames. */
 const HEARTBEAT_STEP_S = 0.1;
 /** While a reply is expected, a gateway that sends nothing for so long is probed, and lost without an answer. */
 const SILENT_S = 2;
@@ -131,7 +131,7 @@ export class Connection {
     this.retryTimer = undefined;
     /** @type {Timer} */
     this.watchTimer = undefined;
-    /** When the heartbeat began anew, and whether it then expected a reply; null while another wait is watched. */
+    /** The last restart of the heartbeat timer, and whether a reply was expected; null while another timer runs. */
     this.heartbeat = /** @type {{at: number, expects: boolean} | null} */ (null);
   }
 
