@@ -21,6 +21,7 @@ MAX_VALUES = 20_000
 """Maximum number of values in accepted JSON, nested ones included: about 5 ms of parsing."""
 
 LONE_SURROGATE = "valid UTF-8 without lone surrogates"
+FINITE = "a number is larger than a double can hold, about 1.8e308"
 
 _PARSER_DEPTH = 201
 _ABOVE = _PARSER_DEPTH - MAX_DEPTH
@@ -69,11 +70,20 @@ def parsed(data: bytes, *, what: str = "body") -> object:
         if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
             _parsed(_OPENED + data + _CLOSED)
         value = _parsed(data)
-        # The parser turns 1e400 into an infinity, which would be stored as null. This encoder refuses it.
-        json.dumps(value, allow_nan=False, ensure_ascii=False)
     except ValueError as error:
         raise BadInput(what, None, _expected(data, str(error))) from error
+    if not has_finite_numbers(value):
+        raise BadInput(what, None, f"valid JSON; {FINITE}")
     return value
+
+
+def has_finite_numbers(value: object) -> bool:
+    """Return whether all numbers fit a double: a parser turns 1e400 into an infinity, stored as null."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _parsed(data: bytes, *, constants: bool = False) -> object:
@@ -104,8 +114,6 @@ def _rule(data: bytes, fault: str) -> str:
     rule = _POSITION.sub("", fault)
     if rule.startswith("Detected duplicate key"):
         return f"duplicate key '{rule[24:-1]}'"
-    if rule.startswith("Out of range float"):
-        return "a number is larger than a double can hold, about 1.8e308"
     if rule == "number out of range":
         return "a number has more than 4300 digits"
     if constant := _constant(data):

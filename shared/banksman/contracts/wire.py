@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema, to_json
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import TOKEN_PATTERN
-from banksman.contracts.json_text import LONE_SURROGATE, check_values, parsed
+from banksman.contracts.json_text import FINITE, LONE_SURROGATE, check_values, has_finite_numbers, parsed
 from banksman.contracts.validation_errors import bad_input
 
 WIRE_VERSION = 1
@@ -34,18 +34,6 @@ WIRE_VERSION = 1
 
 JsonObject = dict[str, JsonValue]
 """A JSON object, such as the arguments or the result of a tool call."""
-
-
-FINITE = "a number is larger than a double can hold, about 1.8e308"
-
-
-def has_finite_numbers(value: JsonValue) -> bool:
-    """Return whether all numbers fit a double: JSON has no infinity, and would store one as null."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        return False
-    return True
 
 
 def _finite(value: JsonObject) -> JsonObject:

@@ -22,9 +22,9 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, LateResult, RunnerLease
 from banksman.contracts.errors import BadInput, Forbidden
 from banksman.contracts.ids import check_token
-from banksman.contracts.json_text import check_values
+from banksman.contracts.json_text import FINITE, check_values, has_finite_numbers
 from banksman.contracts.tools import StoredSecret, failed
-from banksman.contracts.wire import FINITE, JsonObject, has_finite_numbers
+from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
 from banksman.runtime.scope import Scoped
 
