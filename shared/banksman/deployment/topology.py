@@ -29,6 +29,7 @@ __all__ = [
     "app_topology",
     "bucket",
     "object_store",
+    "provisioned_queues",
     "run_topology",
     "webhook_consumer",
     "workflow_consumer",
@@ -60,6 +61,12 @@ def app_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
         for durable, name in durables.items()
     ]
     return _topology("APP", [*streams, *_stores(budget, "APP")], consumers, replicas)
+
+
+def provisioned_queues() -> tuple[tuple[str, str], ...]:
+    """Return the streams and consumers of account APP whose acknowledged messages the server removes."""
+    queues = [name for name, fields in TABLES["streams"].items() if fields.get("retention") == "workqueue"]
+    return tuple((name, consumer) for name in queues for consumer in TABLES["consumers"].get(name, ()))
 
 
 def run_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:

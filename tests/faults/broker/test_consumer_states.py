@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,15 +17,17 @@ from banksman.bus.names import AGENTS, RUNS, api
 from banksman.bus.queues.kept import queue_kept_again
 from banksman.bus.queues.work import Done, Outcome, WorkMessage, work
 from banksman.cli.broker.store import is_consumer_state
-from banksman.contracts import subjects
-from banksman.contracts.ids import new_id
+from banksman.deployment.topology import app_topology, provisioned_queues
+from banksman.deployment.users import AGENT, OPERATOR
 from tests.faults.broker.stores import stream_of
-from tests.support.fixtures import connect, provision_all
+from tests.support.fixtures import BUDGET, SecuredNats, connect, provision_all, secured_server
 from tests.support.nats import NatsServer
 from tests.support.polling import eventually
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_server]
 STORED, DONE, HELD = 10, 4, 2
+Queue = tuple[str, str]
+"""A stream and a consumer."""
 
 
 @pytest.mark.parametrize(
@@ -66,72 +68,108 @@ def test_an_intact_state_is_kept() -> None:
 
 
 def test_a_message_whose_removal_was_lost_is_delivered_again_and_removed(tmp_path: Path) -> None:
-    """P10: the server wrote that the messages are done, and lost what it wrote to the stream after that."""
-    with NatsServer(launched=True) as server:
-        provision_all(server)
-        messages = stream_of(server.directory / "store", RUNS) / "msgs"
-        asyncio.run(_stored(server))
-        server.kill()
-        shutil.copytree(messages, tmp_path / "msgs")
-        server.start()
-        asyncio.run(_partly_done(server))
-        # Its state is written within a second, or when it stops.
-        server.stop()
-        shutil.rmtree(messages)
-        shutil.copytree(tmp_path / "msgs", messages)
-        server.start()
-        asyncio.run(_worked_off(server))
+    """P10: the server wrote that the messages are done, and lost what it wrote to the streams after that."""
+    with secured_server(tmp_path / "keys") as secured:
+        assert isinstance(secured.server, NatsServer)
+        store = secured.server.directory / "store"
+        queues = asyncio.run(_removing_queues(secured))
+        places = {stream: stream_of(store, stream) / "msgs" for stream, _ in queues}
+        asyncio.run(_in_each(secured, queues, _stored))
+        secured.server.kill()
+        for stream, messages in places.items():
+            shutil.copytree(messages, tmp_path / stream)
+        secured.server.start()
+        asyncio.run(_in_each(secured, queues, _partly_done))
+        # The states of consumers are written within a second, or when the server stops.
+        secured.server.stop()
+        for stream, messages in places.items():
+            shutil.rmtree(messages)
+            shutil.copytree(tmp_path / stream, messages)
+        secured.server.start()
+        asyncio.run(_worked_off(secured, queues))
 
 
-async def _worked_off(server: NatsServer) -> None:
-    handled: set[str] = set()
+async def _removing_queues(secured: SecuredNats) -> list[Queue]:
+    """Return the provisioned consumers of the streams from which an acknowledgement removes a message."""
+    topology = app_topology(BUDGET)
+    async with await secured.connect(OPERATOR) as bus:
+        infos = [await call(bus, api("STREAM.INFO", one.stream)) for one in topology.consumers]
+    queues = zip(topology.consumers, infos, strict=True)
+    return [
+        (one.stream, one.durable)
+        for one, info in queues
+        if info["config"]["retention"] in ("workqueue", "interest")
+    ]
 
-    async def handle(message: WorkMessage) -> Outcome:
-        handled.add(message.subject)
-        return Done()
 
-    async def messages() -> int:
-        return int((await call(bus, api("STREAM.INFO", RUNS)))["state"]["messages"])
+async def _in_each(secured: SecuredNats, queues: list[Queue], do: Callable[..., Awaitable[None]]) -> None:
+    async with await secured.connect(OPERATOR) as bus:
+        for queue in queues:
+            await do(bus, *queue)
+
+
+async def _worked_off(secured: SecuredNats, queues: list[Queue]) -> None:
+    handled = {queue: set[str]() for queue in queues}
+
+    def handler(queue: Queue) -> Callable[[WorkMessage], Awaitable[Outcome]]:
+        async def handle(message: WorkMessage) -> Outcome:
+            handled[queue].add(message.subject)
+            return Done()
+
+        return handle
+
+    async def left() -> int:
+        return sum([await _messages(bus, stream) for stream in {stream for stream, _ in queues}])
 
     async def only_kept() -> bool:
-        return await messages() == DONE
+        return await left() == DONE * len(queues)
 
     async def empty() -> bool:
-        return await messages() == 0
+        return await left() == 0
 
-    async with await connect(server) as bus, asyncio.TaskGroup() as group:
-        assert await messages() == STORED
+    async with (
+        await secured.connect(OPERATOR) as bus,
+        await secured.connect(AGENT) as agent,
+        asyncio.TaskGroup() as group,
+    ):
+        assert await left() == STORED * len(queues)
         stop = asyncio.Event()
-        group.create_task(work(bus, RUNS, AGENTS, handle, slots=4, stop=stop))
+        for queue in queues:
+            group.create_task(work(bus, *queue, handler(queue), slots=4, stop=stop))
         await eventually(only_kept)
-        assert len(handled) == STORED - DONE
-        async with bus.background.running("kept", lambda: queue_kept_again(bus, RUNS, (AGENTS,))):
+        assert {len(found) for found in handled.values()} == {STORED - DONE}
+        async with agent.background.running("kept", lambda: queue_kept_again(agent, provisioned_queues())):
             await eventually(empty)
         stop.set()
-    assert len(handled) == STORED
+    assert {len(found) for found in handled.values()} == {STORED}
+
+
+async def _messages(bus: Bus, stream: str) -> int:
+    return int((await call(bus, api("STREAM.INFO", stream)))["state"]["messages"])
 
 
 async def _stored_and_partly_done(server: NatsServer) -> None:
-    await _stored(server)
-    await _partly_done(server)
-
-
-async def _stored(server: NatsServer) -> None:
     async with await connect(server) as bus:
-        for _ in range(STORED):
-            await bus.nc.jetstream().publish(subjects.run_work("t", new_id("c")), b"x")
+        await _stored(bus, RUNS, AGENTS)
+        await _partly_done(bus, RUNS, AGENTS)
 
 
-async def _partly_done(server: NatsServer) -> None:
-    async with await connect(server) as bus:
-        inbox = bus.nc.new_inbox()
-        received = await bus.nc.subscribe(inbox)
-        pull = b'{"batch": %d}' % (DONE + HELD)
-        await bus.nc.publish(api("CONSUMER.MSG.NEXT", RUNS, AGENTS), pull, reply=inbox)
-        for number in range(DONE + HELD):
-            message = await received.next_msg(timeout=10)
-            if number < DONE:
-                await bus.nc.request(message.reply, b"", timeout=10)
+async def _stored(bus: Bus, stream: str, durable: str) -> None:
+    info = await call(bus, api("CONSUMER.INFO", stream, durable))
+    for number in range(STORED):
+        subject = info["config"]["filter_subject"].replace("*", f"t{number}")
+        await bus.nc.jetstream().publish(subject, b"x")
+
+
+async def _partly_done(bus: Bus, stream: str, durable: str) -> None:
+    inbox = bus.nc.new_inbox()
+    received = await bus.nc.subscribe(inbox)
+    pull = b'{"batch": %d}' % (DONE + HELD)
+    await bus.nc.publish(api("CONSUMER.MSG.NEXT", stream, durable), pull, reply=inbox)
+    for number in range(DONE + HELD):
+        message = await received.next_msg(timeout=10)
+        if number < DONE:
+            await bus.nc.request(message.reply, b"", timeout=10)
 
 
 async def _undelivered(server: NatsServer) -> int:

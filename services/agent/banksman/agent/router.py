@@ -32,6 +32,7 @@ from banksman.contracts.workspaces import (
     WorkspaceReport,
     WorkspaceReportReply,
 )
+from banksman.deployment.topology import provisioned_queues
 from banksman.quotas.places import Shares
 
 PLACES = 16
@@ -52,7 +53,7 @@ async def control_queues(bus: Bus, worker: RunWorker) -> AsyncGenerator[None]:
     async def fired_timers() -> None:
         await work(bus, names.TIMERS, names.FIRED_TIMERS, worker.on_timer, slots=Shares(PLACES))
 
-    kept = partial(queue_kept_again, bus, names.RUNS, (names.AGENTS, names.SIGNALS))
+    kept = partial(queue_kept_again, bus, provisioned_queues())
     async with (
         bus.background.running("kept messages", kept),
         bus.background.running("run signals", run_signals),

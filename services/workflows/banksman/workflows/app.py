@@ -154,7 +154,7 @@ async def serve(
     bus: Bus, worker: WorkflowWorker, settings: WorkflowSettings, slots: Shares, stop: asyncio.Event
 ) -> None:
     durable = workflow_consumer(SERVED).durable
-    kept = partial(queue_kept_again, bus, names.WORKFLOWS, (durable,))
+    kept = partial(queue_kept_again, bus, ((names.WORKFLOWS, durable),))
     async with bus.background.running("kept messages", kept):
         await work(
             bus,

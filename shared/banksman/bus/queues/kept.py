@@ -23,15 +23,15 @@ LOOK_EVERY_S = 600.0
 """Seconds between two looks. A message that is above one still unacknowledged is found later."""
 
 
-async def queue_kept_again(bus: Bus, stream: str, durables: tuple[str, ...]) -> None:
-    """Look for such messages of consumers: at once, every ten minutes and after each reconnect."""
+async def queue_kept_again(bus: Bus, queues: tuple[tuple[str, str], ...]) -> None:
+    """Look for such messages of streams and consumers: at once, every ten minutes, after each reconnect."""
     reconnected = asyncio.Event()
     remove = bus.on_reconnect(reconnected.set)
     try:
         while True:
             reconnected.clear()
-            for name in durables:
-                await _queue_again(bus, stream, name)
+            for stream, consumer in queues:
+                await _queue_again(bus, stream, consumer)
             await set_within(reconnected, LOOK_EVERY_S)
     finally:
         remove()

@@ -5,6 +5,7 @@ The checks concern host, origin, rate, size and the number of connections; the h
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import resource
@@ -17,7 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden
+from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden, Unavailable
 from banksman.contracts.ids import digest, new_id
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.caller import key_of
@@ -82,24 +83,27 @@ class Perimeter:
             await self._serve(scope, headers, receive, send)
 
     async def _serve(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        await self._keys.prepare(key_of(headers))
+        response = _Response(send, _request_id(headers))
         try:
+            await self._keys.prepare(key_of(headers))
             self._check(scope, headers)
-        except BanksmanError as error:
-            # Before an upgrade, Starlette sends it by ASGI's "Websocket Denial Response" extension.
-            await error_response(scope["path"], error)(scope, receive, send)
-            return
-        if scope["type"] == "websocket":
-            await self._app(scope, receive, send)
-            return
-        limited = self._body(scope, headers, receive)
-        with_headers = _with_headers(send, _request_id(headers))
-        try:
+            if scope["type"] == "websocket":
+                await self._app(scope, receive, send)
+                return
+            limited = self._body(scope, headers, receive)
             limited.check_length(headers)
-            await self._app(scope, limited.receive, with_headers)
+            await self._app(scope, limited.receive, response.send)
         except BanksmanError as error:
-            # The body was refused: the application handles its own errors.
-            await error_response(scope["path"], error)(scope, receive, with_headers)
+            # The request was refused: the application handles its own errors. Before an upgrade, Starlette
+            # sends it by ASGI's "Websocket Denial Response" extension.
+            await error_response(scope["path"], error)(scope, receive, response.send)
+        except asyncio.CancelledError:
+            # uvicorn cancels what is open at the end of a drain. It closes a connection whose response ends
+            # early.
+            if scope["type"] == "websocket":
+                raise
+            if not response.begun:
+                await error_response(scope["path"], _cut(scope["method"]))(scope, receive, response.send)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         if self._keys.keyless and _hostname(headers.get("host", "")) not in self._hosts:
@@ -194,17 +198,27 @@ class _LimitedBody:
         return message
 
 
-def _with_headers(send: Send, request_id: str) -> Send:
-    async def with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in SECURITY_HEADERS.items():
-                headers.setdefault(name, value)
-            headers.setdefault("x-request-id", request_id)
-            headers.setdefault("request-id", request_id)
-        await send(message)
+class _Response:
+    """Adds headers to a response."""
 
-    return with_headers
+    def __init__(self, send: Send, request_id: str) -> None:
+        self.begun = False
+        self._send = send
+        self._headers = {**SECURITY_HEADERS, "x-request-id": request_id, "request-id": request_id}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            headers = MutableHeaders(scope=message)
+            for name, value in self._headers.items():
+                headers.setdefault(name, value)
+        await self._send(message)
+
+
+def _cut(method: str) -> Unavailable:
+    """Return the error of a request that the gateway ends when it stops."""
+    effect = "" if method in SAFE_METHODS else "; whether it took effect is not known"
+    return Unavailable(f"the gateway stopped before the request ended{effect}")
 
 
 def _address(scope: Scope) -> str:
