@@ -28,10 +28,9 @@ from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 EXAMPLES = ROOT / "examples"
 
 
-async def run(example: str, *arguments: str, stdin: str = "", **environment: str) -> tuple[int | None, str]:
-    """Run an example; return its exit code and output."""
+async def begun(example: str, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
     own = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
-    process = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         str(EXAMPLES / example),
         *arguments,
@@ -40,6 +39,11 @@ async def run(example: str, *arguments: str, stdin: str = "", **environment: str
         stderr=asyncio.subprocess.STDOUT,
         env={**own, **environment},
     )
+
+
+async def run(example: str, *arguments: str, stdin: str = "", **environment: str) -> tuple[int | None, str]:
+    """Run an example; return its exit code and output."""
+    process = await begun(example, *arguments, **environment)
     try:
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             output, _ = await process.communicate(stdin.encode())
@@ -57,7 +61,10 @@ async def test_openai_passthrough_prints_the_streamed_reply() -> None:
     assert "demo model" in output
 
 
-@pytest.mark.parametrize("example", sorted(file.name for file in EXAMPLES.glob("*.py")))
+SERVERS = {"release_workflow.py", "weather_tool.py"}
+
+
+@pytest.mark.parametrize("example", sorted({file.name for file in EXAMPLES.glob("*.py")} - SERVERS))
 async def test_an_example_that_finds_no_system_prints_one_sentence(example: str, tmp_path: Path) -> None:
     """Also with another port than the default, or in another directory."""
     nowhere = f"http://127.0.0.1:{free_port()}"
@@ -68,6 +75,18 @@ async def test_an_example_that_finds_no_system_prints_one_sentence(example: str,
     *_, sentence = output.splitlines()
     assert (code, "Traceback" in output) == (1, False), output
     assert re.search("set BANKSMAN_GATEWAY_URL|set OPENAI_BASE_URL|start `banksman up`", sentence)
+
+
+@pytest.mark.parametrize("example", sorted(SERVERS))
+async def test_a_server_that_finds_no_system_waits_until_it_is_stopped(example: str, tmp_path: Path) -> None:
+    process = await begun(example, BANKSMAN_DATA_DIR=str(tmp_path))
+    assert process.stdout is not None
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        output = (await process.stdout.readuntil(b"start `banksman up`")).decode()
+        process.terminate()
+        output += (await process.stdout.read()).decode()
+        code = await process.wait()
+    assert (code, "Traceback" in output) == (0, False), output
 
 
 @pytest.mark.parametrize(

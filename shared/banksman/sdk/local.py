@@ -15,6 +15,8 @@ URL_VARIABLE = "NATS_URL"
 """Variable with the address of a server, or the addresses of a cluster separated by commas."""
 SEED_VARIABLE = "NATS_SEED_FILE"
 DATA_DIR_VARIABLE = "BANKSMAN_DATA_DIR"
+CONNECT_TIMEOUT_S = 3.0
+"""Seconds to connect to the local system, which may have had another address before."""
 
 
 def nats_settings() -> NatsSettings:
@@ -29,4 +31,6 @@ def nats_settings() -> NatsSettings:
         raise Unavailable(
             f"{URL_VARIABLE} is not set and {file} does not exist: start `banksman up` in this directory"
         ) from error
-    return NatsSettings(url=context["url"], nkey_seed_file=Path(context["nkey"]))
+    return NatsSettings(
+        url=context["url"], nkey_seed_file=Path(context["nkey"]), connect_timeout_s=CONNECT_TIMEOUT_S
+    )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import signal
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel
@@ -12,15 +15,19 @@ from pydantic import BaseModel
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.errors import RemoteError, checked_reply
 from banksman.contracts import subjects
+from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.runtime import event_loop
 from banksman.runtime.backoff import Backoff, retry
+from banksman.runtime.waits import set_within
 from banksman.sdk.local import nats_settings
+
+logger = logging.getLogger(__name__)
 
 REPLY_TIMEOUT_S = 5.0
 """Timeout of one request in seconds."""
 BUDGET_S = 30.0
-"""Seconds for which a request is retried, because the registry may start after the servers."""
+"""Seconds for which a request is retried, except the first registration."""
 PAUSE_S = 0.5
 
 
@@ -36,12 +43,12 @@ class RegisteredServer(ABC):
         self._connected: Bus | None = None
 
     def run(self) -> None:
-        """Serve until SIGINT or SIGTERM.
+        """Serve until SIGINT or SIGTERM. Waits for a system that has not started yet.
 
         Raises:
             RemoteError: The registry refused a tool or a workflow, for example because another server has its
                 name.
-            Unavailable: NATS or the registry is unreachable.
+            Unavailable: The connection to NATS is permanently closed.
         """
         event_loop.run(self._until_signalled())
 
@@ -49,7 +56,12 @@ class RegisteredServer(ABC):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
-        await self._until_stopped()
+        try:
+            await self._until_stopped()
+        except Unavailable as error:
+            if not self._stop.is_set():
+                raise
+            logger.warning("%s: %s", self._title, error)
 
     @abstractmethod
     async def _until_stopped(self) -> None: ...
@@ -67,27 +79,56 @@ class RegisteredServer(ABC):
         return self._connected
 
     async def _connect(self) -> Bus:
+        """Connect, however long the system takes to start; raise `Unavailable` if stopped before."""
         prefix = f"_INBOX_{self.kind}-server-{self.name}"
-        settings = self._nats or nats_settings()
-        self._connected = await Bus(settings, name=self._title, inbox_prefix=prefix).open()
-        return self._connected
+        reasons = set[str]()
+        while not self._stop.is_set():
+            try:
+                settings = self._nats or nats_settings()
+                bus = await Bus(settings, name=self._title, inbox_prefix=prefix).open()
+            except Unavailable as error:
+                if str(error) not in reasons:
+                    logger.warning("%s waits: %s", self._title, error)
+                reasons.add(str(error))
+                await set_within(self._stop, PAUSE_S)
+            else:
+                self._connected = bus
+                bus.background.run("address", partial(self._follow_address, bus, settings.urls))
+                return bus
+        raise Unavailable(f"{self._title} was stopped before it was connected")
 
-    async def _request(self, action: str, body: BaseModel | None = None) -> bytes:
-        """Return the registry's reply; raise `RemoteError` if refused, `Unavailable` after `BUDGET_S`."""
+    async def _follow_address(self, bus: Bus, known: list[str]) -> None:
+        """Reconnect at another address if `banksman up` starts there again."""
+        while self._nats is None and not bus.closed.is_set():
+            await set_within(bus.closed, PAUSE_S)
+            with contextlib.suppress(Unavailable):
+                if not bus.connected and (urls := nats_settings().urls) != known:
+                    known = urls
+                    bus.nc.set_server_pool(urls)
+
+    async def _request(
+        self, action: str, body: BaseModel | None = None, *, budget_s: float = BUDGET_S
+    ) -> bytes:
+        """Return the registry's reply; raise `RemoteError` if refused, `Unavailable` after `budget_s`."""
         bus, subject = self._bus, subjects.registry(self.kind, action)
         data = body.model_dump_json().encode() if body is not None else b""
+        waits = False
 
         async def attempt() -> bytes:
-            await bus.wait_connected()
             return checked_reply(await bus.request(subject, data, REPLY_TIMEOUT_S))
 
         def again(error: Exception) -> bool:
-            return error.retryable if isinstance(error, RemoteError) else bus.may_recover(error)
+            nonlocal waits
+            if not waits:
+                logger.warning("%s waits: %s", self._title, error)
+            waits = True
+            may = error.retryable if isinstance(error, RemoteError) else bus.may_recover(error)
+            return may and not self._stop.is_set()
 
         return await retry(
             attempt,
             again=again,
             backoff=Backoff(PAUSE_S, PAUSE_S),
-            budget_s=BUDGET_S,
+            budget_s=budget_s,
             failure=f"{subject}: no response",
         )

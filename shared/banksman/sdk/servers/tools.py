@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
@@ -31,7 +32,7 @@ from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.runtime.background import first_error
 from banksman.runtime.waits import set_within
 from banksman.sdk.servers.calls import ServedCalls, tool_router
-from banksman.sdk.servers.registry import RegisteredServer
+from banksman.sdk.servers.registry import BUDGET_S, RegisteredServer
 from banksman.sdk.tools import DEFAULT_TOOLBOX, AnyTool
 
 logger = logging.getLogger(__name__)
@@ -132,12 +133,12 @@ class ToolServer(RegisteredServer):
     async def _until_stopped(self) -> None:
         await self.serve()
 
-    async def _register(self) -> str | None:
+    async def _register(self, budget_s: float = BUDGET_S) -> str | None:
         """Register the tools; return the tenant whose models may call them, None for all."""
         tenant = None
         for tool in tuple(self.tools.values()):
             definition = tool.definition.model_copy(update={"server": self.name})
-            reply = await self._request("register", RegisterTool(definition=definition))
+            reply = await self._request("register", RegisterTool(definition=definition), budget_s=budget_s)
             tenant = ToolRegistration.model_validate_json(reply).tenant
         return tenant
 
@@ -157,7 +158,7 @@ class ToolServer(RegisteredServer):
     async def _session(self, bus: Bus) -> None:
         epoch = secrets.randbits(EPOCH_BITS)
         async with asyncio.TaskGroup() as tasks:
-            tenant = await self._register()
+            tenant = await self._register(math.inf)
             lease = Lease(
                 bus,
                 RunnerLease(runner=self.name, runner_epoch=epoch, workspaces=False),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -65,7 +66,8 @@ class WorkflowServer(Scoped, RegisteredServer):
         bus = await scope.enter_async_context(await self._connect())
         for workflow in self.workflows.values():
             definition = workflow.definition.model_copy(update={"server": self.name})
-            reply = await self._request("register", RegisterWorkflow(definition=definition))
+            body = RegisterWorkflow(definition=definition)
+            reply = await self._request("register", body, budget_s=math.inf)
             WorkflowRegistration.model_validate_json(reply)
         # In one queue group: each turn goes to one of the processes.
         turns = subjects.workflow_turn(self.name, ANY, ANY)
