@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.names import RUNS, api
+from banksman.bus.names import CONVERSATIONS, RUNS, api, kv_stream
 from banksman.contracts.ids import new_id
 from tests.gateway.conftest import TOKENS, Served, gateway_on, key_of
 from tests.support.fixtures import settings_of
@@ -52,15 +52,21 @@ async def test_starts_beyond_what_the_broker_stores_get_a_time_to_retry(
 
     found = [task.result() for task in flood]
     statuses, times = Counter(status for status, _ in found), [int(after) for _, after in found if after]
-    stored = (await call(own_bus, api("STREAM.INFO", RUNS)))["state"]["messages"]
     assert set(statuses) == {202, 429}
     assert quiet[0] == 202
-    assert stored == statuses[202] + 1
+    assert await _stored(own_bus, RUNS) == statuses[202] + 1
+    # A refused start stores nothing: no conversation either.
+    assert await _stored(own_bus, kv_stream(CONVERSATIONS)) == statuses[202] + 1
     assert len(times) == statuses[429]
     assert min(times) >= 1
     assert max(times) >= 10
     assert _refused() - refused_before == statuses[429]
     assert any("starts of work were refused" in record.getMessage() for record in caplog.records)
+
+
+async def _stored(bus: Bus, stream: str) -> int:
+    """Return the number of messages in a stream."""
+    return int((await call(bus, api("STREAM.INFO", stream)))["state"]["messages"])
 
 
 def _client(user: str) -> aiohttp.ClientSession:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -33,6 +34,10 @@ class AuditTrail(Protocol):
 class LoadLimit(Protocol):
     async def check_load(self, tenant: str) -> None:
         """Raise `Overloaded` if new work of a tenant could not start now."""
+        ...
+
+    def one_start(self, tenant: str) -> AbstractAsyncContextManager[None]:
+        """Return a context for all that one start stores; it raises `Overloaded` before anything is."""
         ...
 
 
@@ -79,6 +84,13 @@ class Dispatcher:
         operation.check(caller)
         if operation.starts_work and self.admission is not None:
             await self.admission.check_load(caller.tenant)
+
+    def one_start(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        """Return a context for the frames of one start: a new conversation, and its first message.
+
+        It raises `Refused` before anything is stored.
+        """
+        return nullcontext() if self.admission is None else self.admission.one_start(caller.tenant)
 
     async def request(self, name: str, caller: Caller, /, **arguments: Any) -> Any:
         """Perform the operation with a name, for a protocol that has its own formats; raises as `handle`.

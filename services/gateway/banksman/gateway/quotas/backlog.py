@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -106,6 +107,20 @@ class Returns:
         return max(1.0, last - now)
 
 
+@dataclass(slots=True)
+class Turn:
+    """The turn of a start, which stores all that belongs to it: a new conversation, and its first run."""
+
+    counted: bool = False
+    """Whether its run is among those that wait."""
+    over: bool = False
+
+
+_NO_TURN = Turn(over=True)
+_TURN: ContextVar[Turn] = ContextVar("turn", default=_NO_TURN)
+"""The turn of the current task. Tasks that it creates have it too: for them it ends with the block."""
+
+
 class StartQueue:
     """The starts that this gateway stores, and those that wait for their turn."""
 
@@ -122,12 +137,24 @@ class StartQueue:
 
     @asynccontextmanager
     async def place(self, tenant: str) -> AsyncGenerator[None]:
-        """Hold one of the places for the block; raise `TooManyWaiting` if none is free in time."""
+        """Hold one of the places for the block, or the one that the current task already holds.
+
+        Raises `TooManyWaiting` if none is free in time.
+        """
+        if not _TURN.get().over:
+            yield
+            return
         async with AsyncExitStack() as stack:
             with counted():
                 self.check(tenant)
                 await self._enter(stack, tenant)
-            yield
+            turn = Turn()
+            token = _TURN.set(turn)
+            try:
+                yield
+            finally:
+                turn.over = True
+                _TURN.reset(token)
 
     async def _enter(self, stack: AsyncExitStack, tenant: str) -> None:
         self._waiting[tenant] += 1
@@ -196,10 +223,24 @@ class Backlog:
 
     async def check_load(self, tenant: str) -> None:
         """Refuse work of a tenant that could not start now, before anything is stored; as `check`."""
+        if not _TURN.get().over:
+            return
         with counted():
             self.starts.check(tenant)
             async with self._turn:
                 await self._admit(tenant)
+
+    @asynccontextmanager
+    async def one_start(self, tenant: str) -> AsyncGenerator[None]:
+        """Hold a place for all that a start stores in the block, after its run is counted; raises as `check`.
+
+        A conversation that is created for a run would otherwise remain when the run is refused.
+        """
+        async with self.starts.place(tenant):
+            with counted():
+                await self.logs.check(tenant)
+                await self._count(tenant)
+            yield
 
     async def check(self, tenant: str, size: int = 0) -> None:
         """Count one more run of a tenant, whose message has about `size` bytes, or refuse it.
@@ -212,11 +253,17 @@ class Backlog:
         with counted():
             await self.logs.check(tenant)
             await self._room.take_lent(RUNS, subjects.run_work(tenant, ANY), size, "waiting messages")
-            async with self._turn:
-                await self._admit(tenant)
-                self._total += 1
-                if tenant in self._by_tenant:
-                    self._by_tenant[tenant] += 1
+            if not _TURN.get().counted:
+                await self._count(tenant)
+
+    async def _count(self, tenant: str) -> None:
+        async with self._turn:
+            await self._admit(tenant)
+            self._total += 1
+            if tenant in self._by_tenant:
+                self._by_tenant[tenant] += 1
+        if not (turn := _TURN.get()).over:
+            turn.counted = True
 
     async def _admit(self, tenant: str) -> None:
         await self._refresh()

@@ -27,7 +27,7 @@ from banksman.gateway.runs import bodies
 from banksman.gateway.runs.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.runs.starts import RunCancels, RunsOverHttp, RunStarts
+from banksman.gateway.runs.starts import FirstMessage, RunCancels, RunsOverHttp, RunStarts
 from banksman.quotas.stored import SharedBucket
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
@@ -117,8 +117,8 @@ async def chat(
     detail: Detail = "final",
 ) -> bodies.AcceptedRun | bodies.Run | StreamedResponse:
     """Start a run in a new conversation, as `POST /context/conversations/{conversation_id}/runs` does."""
-    frame = await starts.first_message(caller, request_id, body)
-    return await starts.start(caller, request, response, frame, wait_s, detail)
+    message = FirstMessage(request_id, body)
+    return await starts.start(caller, request, response, message, wait_s, detail)
 
 
 @operations.add("chat.complete", "POST /context/chat", not_over_nats=NEW_FRAME, **STARTS)
@@ -137,10 +137,10 @@ async def context_chat(
     The response is 202 with the run's state if it needs a decision, or has not ended after `wait_s`.
     """
     if body.conversation_id is None:
-        frame = await starts.first_message(caller, request_id, body)
+        message = FirstMessage(request_id, body)
     else:
-        frame = body.sent(request_id, body.conversation_id)
-    return await starts.start(caller, request, response, frame, wait_s, detail, or_parked=True)
+        message = body.sent(request_id, body.conversation_id)
+    return await starts.start(caller, request, response, message, wait_s, detail, or_parked=True)
 
 
 @operations.add(

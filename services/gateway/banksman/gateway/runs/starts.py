@@ -199,6 +199,14 @@ def _with_attachments(content: Content, paths: tuple[str, ...]) -> Content:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstMessage:
+    """A message that creates its conversation."""
+
+    request_id: str
+    body: NewChat
+
+
+@dataclass(frozen=True, slots=True)
 class RunsOverHttp:
     """Starts over HTTP: the response has the ids, the outcome, or the events as a stream."""
 
@@ -208,29 +216,34 @@ class RunsOverHttp:
     followed: FollowedRuns
     runs: Runs
 
-    async def first_message(self, caller: Caller, request_id: str, body: NewChat) -> ChatSend:
-        """Create the conversation of a first message, and return the frame that sends it."""
-        frame = body.frame(creation_id(request_id))
-        created = await self.changes.create(caller, frame, self.requests, title_from=body.content)
-        return body.sent(request_id, created.conversation_id or "")
-
     async def start(
         self,
         caller: Caller,
         request: Request,
         response: Response,
-        frame: ChatSend,
+        message: ChatSend | FirstMessage,
         wait_s: float,
         detail: Detail,
         *,
         or_parked: bool = False,
     ) -> AcceptedRun | Run | StreamedResponse:
         """Start a run; return its events if the request accepts a stream, else its ids, or its outcome."""
-        if "text/event-stream" in request.headers.get("accept", ""):
-            run = await self.followed.start(caller, frame, detail)
-            return run.stream(_events(run))
-        accepted = AcceptedRun.of(await self.starts.send(caller, frame, self.requests))
+        async with self.starts.backlog.one_start(caller.tenant):
+            frame = await self._frame(caller, message)
+            if "text/event-stream" in request.headers.get("accept", ""):
+                run = await self.followed.start(caller, frame, detail)
+                return run.stream(_events(run))
+            accepted = AcceptedRun.of(await self.starts.send(caller, frame, self.requests))
         return await self.outcome(caller, response, accepted, wait_s, or_parked=or_parked)
+
+    async def _frame(self, caller: Caller, message: ChatSend | FirstMessage) -> ChatSend:
+        """Return the frame of a message, after the conversation of a first message is created."""
+        if isinstance(message, ChatSend):
+            return message
+        request_id, body = message.request_id, message.body
+        create = body.frame(creation_id(request_id))
+        created = await self.changes.create(caller, create, self.requests, title_from=body.content)
+        return body.sent(request_id, created.conversation_id or "")
 
     async def outcome(
         self,

@@ -221,7 +221,8 @@ async def start_run(dispatcher: Dispatcher, caller: Caller, schedule: Schedule, 
             )
             return await dispatcher.handle(caller, frame, requests=ids)
         case ScheduledPrompt():
-            return await _send(dispatcher, caller, schedule, start, ids)
+            async with dispatcher.one_start(caller):
+                return await _send(dispatcher, caller, schedule, start, ids)
 
 
 async def _send(

@@ -99,6 +99,10 @@ class Methods:
         }
 
     async def _start(self, message: models.A2aMessage) -> FollowedTask:
+        async with self.dispatcher.one_start(self.caller):
+            return await self._started(message)
+
+    async def _started(self, message: models.A2aMessage) -> FollowedTask:
         content = models.content_of(message)
         conversation_id = message.context_id
         if not conversation_id:

@@ -134,6 +134,10 @@ class Threads:
     async def _started(
         self, conversation_id: str, turn: UserTurn, ids: DerivedIds, *, new: bool
     ) -> FollowedRun:
+        async with self.followed.dispatcher.one_start(self.caller):
+            return await self._sent(conversation_id, turn, ids, new=new)
+
+    async def _sent(self, conversation_id: str, turn: UserTurn, ids: DerivedIds, *, new: bool) -> FollowedRun:
         options = self.given.options
         content = content_of(self.given, turn, new=new)
         if new and not await self._exists(conversation_id):

@@ -11,11 +11,13 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from banksman.contracts.events import RunFinished
+from banksman.contracts.frames import ChatSend
 from banksman.gateway.feature import Feature
 from banksman.gateway.interfaces.chat_formats import replies, requests
 from banksman.gateway.live.followed_runs import STOPPING, FollowedRun, FollowedRuns, run_headers
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import BodyLimit, Operations
+from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.operation.streaming import CLIENT_CLOSED, unless_disconnected
@@ -91,6 +93,14 @@ async def agent_messages(
     return await _reply(followed, caller, request, chat, writer, stream=body.stream)
 
 
+async def _in_conversation(dispatcher: Dispatcher, caller: Caller, chat: requests.ChatFrames) -> ChatSend:
+    """Return the message, after its conversation is created if it has none."""
+    if chat.creation is None:
+        return chat.message
+    created = await dispatcher.handle(caller, chat.creation, title_from=chat.message.content)
+    return chat.message.model_copy(update={"conversation_id": created.conversation_id or ""})
+
+
 async def _reply(
     followed: FollowedRuns,
     caller: Caller,
@@ -100,16 +110,13 @@ async def _reply(
     *,
     stream: bool,
 ) -> Response:
-    dispatcher, conversation_id = followed.dispatcher, chat.message.conversation_id
-    if chat.creation is not None:
-        text = chat.message.content
-        created = await dispatcher.handle(caller, chat.creation, title_from=text)
-        conversation_id = created.conversation_id or ""
-    message = chat.message.model_copy(update={"conversation_id": conversation_id})
-    if stream:
-        run = await followed.start(caller, message, "final")
-        return run.stream(_events(run, writer(replies.Extension(conversation_id, run.run_id))))
-    run_id = (await dispatcher.handle(caller, message)).run_id or ""
+    async with followed.dispatcher.one_start(caller):
+        message = await _in_conversation(followed.dispatcher, caller, chat)
+        conversation_id = message.conversation_id
+        if stream:
+            run = await followed.start(caller, message, "final")
+            return run.stream(_events(run, writer(replies.Extension(conversation_id, run.run_id))))
+        run_id = (await followed.dispatcher.handle(caller, message)).run_id or ""
     outcome = await unless_disconnected(request.receive, _outcome(followed, caller, run_id))
     if outcome is None:
         await followed.cancel_abandoned(caller, run_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
@@ -120,6 +121,9 @@ class Platform:
     async def request(self, name: str, /, **arguments: Any) -> Any:
         return await self.dispatcher.request(name, self.caller, **arguments)
 
+    def one_start(self) -> AbstractAsyncContextManager[None]:
+        return self.dispatcher.one_start(self.caller)
+
     def offers(self, tool: ServerTool[Any]) -> bool:
         return self.dispatcher.allows(self.caller, tool.operation)
 
@@ -172,7 +176,12 @@ async def start_run(request: ToolCallRequest[StartRunArguments]) -> JsonObject:
 
     Returns the outcome, or the state of a run that takes longer than wait_s.
     """
-    given, platform = request.arguments, request.platform
+    async with request.platform.one_start():
+        ack = await _start(request.arguments, request.platform)
+    return await _state(request, ack.run_id or "", request.arguments.wait_s, started=True)
+
+
+async def _start(given: StartRunArguments, platform: Platform) -> frames.Ack:
     conversation_id = given.conversation_id
     if conversation_id is None:
         create = frames.ConversationCreate(
@@ -190,8 +199,8 @@ async def start_run(request: ToolCallRequest[StartRunArguments]) -> JsonObject:
         content=given.message,
         provenance=BY_AGENT,
     )
-    ack = await platform.handle(message)
-    return await _state(request, ack.run_id or "", given.wait_s, started=True)
+    ack: frames.Ack = await platform.handle(message)
+    return ack
 
 
 @tool("run.read", reads=True)
