@@ -21,7 +21,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call, count_below
 from banksman.bus.names import APPROVALS, EVENTS, OWNERS, RESULTS, api, kv_stream
 from banksman.bus.storage.kv import Bucket
-from banksman.contracts.errors import BanksmanError, Overloaded
+from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
 from banksman.contracts.subjects import ANY
 from banksman.deployment.declarations import MAX_MESSAGE_BYTES
 from banksman.deployment.streams import stream_info
@@ -80,6 +80,8 @@ class StorageRoom:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._problem: str | None = None
+        self._unknown: Unavailable | None = None
+        """Why the state of the streams could not be read."""
         self._uses: dict[str, StreamUse] = {}
         self._valid_until = float("-inf")
         # Concurrent callers share the requests to the broker.
@@ -97,13 +99,16 @@ class StorageRoom:
     async def problem(self) -> str | None:
         """Return why no run may start: the disk, as `ServerDisk` knows it, or streams that are full.
 
-        The state of the streams is at most one second old.
+        The state of the streams is at most one second old. Raises `Unavailable` if it cannot be read; those
+        who wait for it meanwhile share the error.
         """
         if disk := self._bus.disk.full:
             return f"storage_full: {disk}"
         async with self._turn:
             if asyncio.get_running_loop().time() >= self._valid_until:
                 await self._refresh()
+            if self._unknown is not None:
+                raise self._unknown.with_traceback(None)
             return self._problem
 
     async def use(self, stream: str) -> StreamUse | None:
@@ -119,13 +124,19 @@ class StorageRoom:
             return None
 
     async def _refresh(self) -> None:
-        full = [text for stream in RUN_STREAMS if (text := await self._of(stream)) is not None]
+        try:
+            full = [text for stream in RUN_STREAMS if (text := await self._of(stream)) is not None]
+            self._unknown = None
+        except Unavailable as error:
+            self._unknown = error
+            return
+        finally:
+            self._valid_until = asyncio.get_running_loop().time() + VALID_S
         _FULL.set(len(full))
         problem = f"storage_full: {'; '.join(full)}" if full else None
         if problem != self._problem:
             logger.warning("%s", problem or "the streams of runs have room again")
         self._problem = problem
-        self._valid_until = asyncio.get_running_loop().time() + VALID_S
 
     async def _of(self, stream: str) -> str | None:
         use = await stream_use(self._bus, stream)

@@ -108,7 +108,7 @@ class Returns:
 
 
 @dataclass(slots=True)
-class Turn:
+class StartTurn:
     """The turn of a start, which stores all that belongs to it: a new conversation, and its first run."""
 
     counted: bool = False
@@ -116,8 +116,8 @@ class Turn:
     over: bool = False
 
 
-_NO_TURN = Turn(over=True)
-_TURN: ContextVar[Turn] = ContextVar("turn", default=_NO_TURN)
+_NO_TURN = StartTurn(over=True)
+_TURN: ContextVar[StartTurn] = ContextVar("turn", default=_NO_TURN)
 """The turn of the current task. Tasks that it creates have it too: for them it ends with the block."""
 
 
@@ -148,7 +148,7 @@ class StartQueue:
             with counted():
                 self.check(tenant)
                 await self._enter(stack, tenant)
-            turn = Turn()
+            turn = StartTurn()
             token = _TURN.set(turn)
             try:
                 yield
