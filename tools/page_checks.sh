@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Check the page's scripts and styles: formatted with Prettier (`--write` formats them), and with types that TypeScript
-# accepts, and without unused classes. Prettier parses every script, also those of tests.
+# Check the page's scripts and styles: formatted with Prettier (`--write` formats them), with types that TypeScript
+# accepts, without long lines and unused classes. Prettier parses every script, also those of tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,4 +19,5 @@ git ls-files -z --cached --others --exclude-standard -- '*.js' '*.mjs' '*.css' '
     xargs -0 "$packages/node_modules/.bin/prettier" "${1:---check}" --log-level warn
 [ "${1:-}" = --write ] && exit
 node tools/page/styles.mjs
+node tools/page/lines.mjs
 node tools/page/types.mjs "$packages"

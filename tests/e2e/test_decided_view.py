@@ -78,6 +78,11 @@ async def test_decisions_fit_a_phone_and_speak_german(stage: Stage, width: int) 
     async with opened(stage.url, look=Look(width=width, language="de")) as page:
         await page.goto(f"{stage.url}/#/decided")
         await expect(page.get_by_text("Gilt für die Unterhaltung.")).to_be_visible()
+        if width == 390:
+            await expect(page.get_by_text("Gilt für die Unterhaltung.")).to_be_in_viewport()
+            await expect(page.get_by_role("search")).to_be_hidden()
+            await page.get_by_role("button", name="Filter").click()
+        await expect(page.get_by_label("Entschieden von")).to_be_visible()
         await expect(page.get_by_role("link", name="Entschieden", exact=True)).to_be_visible()
         wide = await page.evaluate(
             "() => document.documentElement.scrollWidth > innerWidth"

@@ -64,7 +64,12 @@ async def test_a_german_page_states_reasons_in_german_and_adds_the_text_of_the_s
         await in_german(page)
         await page.goto(f"{stage.url}/#/c/c1")
         spent = "Der Agent hat die Grenze der Iterationen erreicht"
-        await expect(page.locator(".outcome")).to_contain_text(f"{spent} ({SPENT.removesuffix('.')})")
+        outcome = page.locator(".outcome")
+        await expect(outcome.locator("span")).to_have_text(f"{spent}.")
+        await expect(outcome.get_by_text(SPENT)).to_be_hidden()
+        await outcome.get_by_text("Meldung des Servers").click()
+        await expect(outcome.get_by_text(SPENT)).to_be_visible()
+        await expect(outcome.get_by_text(SPENT)).to_have_attribute("lang", "en")
         await page.get_by_role("button", name="Details").click()
         await page.locator(".tool-head").click()
         await expect(page.locator(".tool-facts")).to_contain_text("Eine Regel verbietet den Aufruf")

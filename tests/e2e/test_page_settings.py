@@ -57,7 +57,7 @@ async def test_the_theme_and_the_language_are_chosen_and_stay_after_a_reload(sta
         await expect(page.locator("html")).to_have_attribute("lang", "de")
         assert await page.evaluate(GROUND) == dark
         await page.emulate_media(color_scheme="dark")
-        await page.get_by_label("Farben").select_option("light")
+        await page.get_by_label("Farbschema").select_option("light")
         assert await page.evaluate(GROUND) == light
     assert dark != light
 

@@ -50,7 +50,9 @@ async def test_a_working_agent_is_one_line_whose_calls_open_on_a_click(stage: St
 
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/c/c1")
-        working = page.get_by_role("status").filter(has_text="The agent is working (step 2 of at most 10)")
+        working = page.get_by_role("status").filter(
+            has_text="The agent is working (iteration 2 of at most 10)"
+        )
         await expect(working).to_be_visible(timeout=WAIT_TIMEOUT_MS)
         await expect(page.get_by_role("group", name="Tool call bash")).to_have_count(0)
         await page.get_by_role("button", name="3 tool calls: bash").click()

@@ -169,7 +169,7 @@ test('a stopped run shows the stored part of its reply, and the cancellation onc
   const [run] = conversation.runs;
   assert.deepEqual(texts(conversation), ['The first half']);
   assert.deepEqual([run.entries[0].partial, run.entries[0].endedBy], [true, 'cancelled']);
-  assert.deepEqual(outcomeOf(run.finished), { title: 'Stopped', text: '', code: null });
+  assert.deepEqual(outcomeOf(run.finished), { title: 'Stopped', text: '', detail: '', code: null });
 });
 
 test('text stays on the page also when the agent died before it could store it', () => {
@@ -191,6 +191,7 @@ test('text stays on the page also when the agent died before it could store it',
   assert.deepEqual(outcomeOf(conversation.runs[0].finished), {
     title: 'Stopped',
     text: 'No longer needed.',
+    detail: '',
     code: null,
   });
 });
@@ -206,6 +207,7 @@ test('an error is shown once, and not also as a message of the agent', () => {
   assert.deepEqual(outcomeOf(conversation.runs[0].finished), {
     title: 'The run failed',
     text: error.message,
+    detail: '',
     code: error.code,
   });
 });
@@ -351,7 +353,7 @@ test('a pending approval that only `subscribed` names is shown once, after the r
 test('the indicator counts iterations against their limit', () => {
   const log = recorder();
   const conversation = foldAll([started(log), log.stored('iteration.started', { n: 3, max: 10 })]);
-  assert.equal(activity(openRun(conversation)), 'The agent is working (step 3 of at most 10)');
+  assert.equal(activity(openRun(conversation)), 'The agent is working (iteration 3 of at most 10)');
 });
 
 test('the result of a terminating call is shown once as the reply', () => {

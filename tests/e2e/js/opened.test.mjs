@@ -116,7 +116,7 @@ test('a conversation that cannot be read is requested again on the next connecti
 test('live output is received with details or with an open terminal', async () => {
   const { opened, details, sent, confirm } = scene();
   confirm();
-  const end = opened.followOutput(true);
+  const end = opened.followOutput();
   end();
   details.value = true;
   opened.subscribeAgain();

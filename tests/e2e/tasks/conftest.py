@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 
 from banksman.cli.machine import free_port
-from tests.e2e.tasks.people import KEYS, Office
+from tests.e2e.tasks.people import KEYS, SLOTS, Office
 from tests.support.system import System, scripted_model
 
 PRICE = {"input": 1_000, "output": 1_000}
@@ -21,6 +21,7 @@ def office(tmp_path_factory: pytest.TempPathFactory, axe: str) -> Generator[Offi
     mcp_port = free_port()
     environment = {
         "BANKSMAN_LOCAL__AGENTS": "1",
+        "BANKSMAN_AGENT__SLOTS": str(SLOTS),
         "BANKSMAN_GATEWAY__KEYS": json.dumps(KEYS),
         "BANKSMAN_AGENT__PRICES": json.dumps({"openai:scripted/dear": PRICE}),
         "BANKSMAN_GATEWAY__FRAMES_PER_S": "1000",

@@ -34,6 +34,8 @@ DIRECTION = """control => {
 }"""
 """The key that moves the focus towards a control."""
 
+SLOTS = 8
+"""Runs that the only agent performs at a time."""
 ANN, BEN, SAM = "key-of-ann-0123456789", "key-of-ben-0123456789", "key-of-sam-0123456789"
 """Keys of an administrator, of a colleague who may chat and approve, and of a user of another tenant."""
 KEYS = [
@@ -126,6 +128,25 @@ class Office:
         async with self.http() as http:
             found = await http.get(f"/context/conversations/{conversation}/events")
         return [event["data"] for event in found.json()["items"] if event["type"] == kind]
+
+    @asynccontextmanager
+    async def answered_by(self, model: str | None) -> AsyncGenerator[None]:
+        """Let the default assistant use a model; restore what it uses now."""
+        address = "/context/assistants/default"
+
+        async def change(fields: dict[str, Any]) -> None:
+            now = (await http.get(address)).json()
+            body = {name: value for name, value in (now | fields).items() if name != "id"}
+            stored = await http.put(address, json=body)
+            assert stored.is_success, stored.text
+
+        async with self.http() as http:
+            before = (await http.get(address)).json()
+            await change({"model": model})
+            try:
+                yield
+            finally:
+                await change({"model": before["model"]})
 
     async def imported(self, content: Any) -> str:
         """Import a conversation of another product; return its id."""

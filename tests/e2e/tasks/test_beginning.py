@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Locator, expect
 
-from tests.e2e.tasks.people import Office, Way, ways
+from tests.e2e.tasks.people import Office, Person, Way, ways
 from tests.support.scripted_models import ScriptedReply
 
 pytestmark = [pytest.mark.usefixtures("browser"), pytest.mark.timeout(240)]
@@ -20,10 +21,11 @@ NAME = re.compile("^name", re.IGNORECASE)
 async def test_a_key_is_entered_and_a_model_is_chosen_and_named_in_the_composer(
     office: Office, way: Way
 ) -> None:
-    """Task 2: without a restart; the server's model is the default, and the composer names another one."""
+    """Task 2: without a restart; new conversations use the chosen model, and the composer names another."""
     name = "harbour" + re.sub(r"\W", "", way.id)
-    office.play(ScriptedReply(text="From the new server."), name=f"entered-{way.id}")
-    async with office.person(way) as me:
+    for model in ("entered", "other"):
+        office.play(ScriptedReply(text=f"From the {model} model."), name=f"{model}-{way.id}")
+    async with office.answered_by(None), office.person(way) as me:
         await me.view("servers.title")
         await me.press(me.button("servers.add"))
         await me.choose(me.named("servers.vendor", me.dialog), "")
@@ -32,15 +34,26 @@ async def test_a_key_is_entered_and_a_model_is_chosen_and_named_in_the_composer(
         await me.write(me.named("app.key", me.dialog), "key-of-the-harbour")
         await me.press(me.button("servers.save", me.dialog))
         await expect(me.page.get_by_role("cell").get_by_text(name, exact=True)).to_be_visible()
+        await choose_model(
+            me, me.page.get_by_role("button", name=me.t("run.model")), f"{name}:scripted/entered-{way.id}"
+        )
+        await expect(me.page.get_by_text(me.t("servers.saved"))).to_be_visible()
+        await me.command(me.t("sidebar.new"))
+        await me.ask("Hello")
+        await expect(me.page.get_by_text("From the entered model.")).to_be_visible()
         await me.command(me.t("sidebar.new"))
         chosen = me.page.get_by_role("button", name=me.t("models.choose"))
-        await me.press(chosen)
-        await me.write(me.dialog.get_by_role("searchbox"), f"{name}:scripted/entered-{way.id}")
-        # As it was typed, until the list has arrived and contains it.
-        await me.press(me.dialog.get_by_role("button", name=re.compile("entered")))
-        await expect(chosen).to_contain_text("scripted/entered")
+        await choose_model(me, chosen, f"{name}:scripted/other-{way.id}")
+        await expect(chosen).to_contain_text("scripted/other")
         await me.ask("Hello")
-        await expect(me.page.get_by_text("From the new server.")).to_be_visible()
+        await expect(me.page.get_by_text("From the other model.")).to_be_visible()
+
+
+async def choose_model(me: Person, button: Locator, model: str) -> None:
+    await me.press(button.first)
+    await me.write(me.dialog.get_by_role("searchbox"), model)
+    # As it was typed, until the list has arrived and contains it.
+    await me.press(me.dialog.get_by_role("button", name=model.partition("scripted/")[2]).first)
 
 
 @ways()
@@ -85,6 +98,25 @@ async def test_a_workflow_is_started_by_its_form_and_by_a_command(office: Office
         await me.press(me.button("workflow.start", me.dialog))
         await me.press(me.card.get_by_role("button", name=me.t("approval.approve")).first)
         await expect(me.page.get_by_text("by-slash/README.md").first).to_be_visible()
+
+
+@ways()
+async def test_a_workflow_is_started_in_plain_language(office: Office, way: Way) -> None:
+    """Task 25: a model chooses the workflow and fills its form; the run starts when the person confirms."""
+    filled = {"workflow": "create_project", "parameters": {"name": "by-words", "colour": "red"}}
+    model = office.play(ScriptedReply(text=json.dumps(filled)))
+    async with office.answered_by(model), office.person(way) as me:
+        await me.press(me.page.get_by_role("button", name=me.t("workflow.title")).last)
+        await me.write(me.dialog.get_by_role("searchbox"), "Begin a project that is called by-words, in red")
+        await me.press(me.button("workflow.fromWords", me.dialog))
+        await expect(me.dialog.get_by_role("textbox", name=NAME).first).to_have_value("by-words")
+        # The form has no colour: what does not fit is named.
+        await expect(me.dialog.get_by_role("alert")).to_contain_text("colour=red")
+        await me.press(me.button("workflow.start", me.dialog))
+        await me.press(me.card.get_by_role("button", name=me.t("approval.approve")).first)
+        await expect(me.page.get_by_text("by-words/README.md").first).to_be_visible()
+    (request,) = office.requests(model)
+    assert "create_project" in str(request["messages"]) and "called by-words" in str(request["messages"])
 
 
 @ways()

@@ -195,21 +195,11 @@ async def choose_model(me: Person, model: str) -> None:
     await me.press(me.dialog.get_by_role("button", name=model))
 
 
-@ways(WIDE)
+@ways()
 async def test_a_reply_survives_a_gateway_that_is_killed_or_frozen_and_a_missing_network(
     office: Office, way: Way
 ) -> None:
     """Task 18: the page says so soon, keeps the text, and sends what was written meanwhile once."""
-    await survives(office, way)
-
-
-@ways(PHONE)
-async def test_a_person_on_the_way_loses_nothing_when_the_gateway_fails(office: Office, way: Way) -> None:
-    """Task 18, in German on a phone."""
-    await survives(office, way)
-
-
-async def survives(office: Office, way: Way) -> None:
     gates = [new_id("g") for _ in range(2)]
     model = office.play(*[halted(gate) for gate in gates], ScriptedReply(text="Third."))
     conversation = await office.conversation(model=model)
@@ -236,9 +226,12 @@ async def survives(office: Office, way: Way) -> None:
         await expect(me.page.locator(".turn.assistant .prose").nth(1)).to_have_text(WORDS)
         await me.ended(count=2)
 
+        await me.page.clock.install()
         await me.page.context.set_offline(True)
         await me.ask("Third?")
         await expect(me.page.locator(".bubble.sending, .bubble.failed")).to_be_visible()
+        await me.page.clock.fast_forward("01:00")
+        await expect(lost).to_be_visible()
         await me.page.context.set_offline(False)
         await expect(me.page.get_by_text("Third.", exact=True)).to_be_visible()
         await expect(me.page.locator(".bubble").filter(has_text="Third?")).to_have_count(1)

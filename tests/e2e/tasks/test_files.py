@@ -86,11 +86,12 @@ async def test_the_output_of_a_long_command_is_followed_and_the_command_is_stopp
     office: Office, way: Way
 ) -> None:
     """Task 23."""
-    command = "echo begun; while true; do sleep 0.2; echo working; done"
+    command = "echo be''gun; while true; do sleep 0.2; echo work''ing; done"
     conversation = await office.conversation(bash(command), DONE)
     async with office.at(conversation, way) as me:
         await me.ask("Work.")
         await me.press(me.button("approval.approve", me.card))
+        await expect(me.page.locator(".tool-live")).to_contain_text("working")
         await open_files(me)
         await me.press(me.button("files.tab.terminal"))
         terminal = me.page.get_by_role("log", name=me.t("terminal.label"))
@@ -103,25 +104,20 @@ async def test_the_output_of_a_long_command_is_followed_and_the_command_is_stopp
 
 @ways(WIDE)
 async def test_a_tab_that_is_opened_during_a_command_shows_its_output(office: Office, way: Way) -> None:
-    """R36: what a command printed before, and what it prints after."""
-    command = "echo begun; until [ -e go ]; do sleep 0.1; done; echo went on"
+    """R36: what a command prints from then on, and all of it when the command has ended."""
+    command = "echo be''gun; until [ -e go ]; do sleep 0.3; echo went ''on; done"
     conversation = await office.conversation(bash(command), DONE)
-    async with office.at(conversation, way) as me:
+    async with office.at(conversation, way) as me, office.http() as http:
         await me.ask("Wait.")
         await me.press(me.button("approval.approve", me.card))
-        await me.press(me.page.get_by_role("button", name=me.t("timeline.calls", 1, tools="bash")))
-        await expect(me.page.locator(".tool")).to_contain_text("begun")
+        await expect(me.page.locator(".tool-live")).to_contain_text("begun")
         async with office.at(conversation, way) as second:
-            await second.press(
-                second.page.get_by_role("button", name=me.t("timeline.calls", 1, tools="bash"))
-            )
-            await expect(second.page.locator(".tool")).to_contain_text("begun")
-            async with office.http() as http:
-                await http.put(f"/context/conversations/{conversation}/files/go", content="")
+            await expect(second.page.locator(".tool-live")).to_contain_text("went on")
+            await http.put(f"/context/conversations/{conversation}/files/go", content="")
             for tab in (me, second):
                 await tab.ended()
-                await expect(tab.page.get_by_text("Done.", exact=True)).to_be_visible()
-                await expect(tab.page.locator(".tool")).to_contain_text("went on")
+                await tab.press(tab.page.get_by_role("button", name=tab.t("timeline.calls", 1, tools="bash")))
+                await expect(tab.page.locator(".tool-live")).to_contain_text("begun\nwent on")
 
 
 @ways()

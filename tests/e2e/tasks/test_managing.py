@@ -11,13 +11,15 @@ from playwright.async_api import expect
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from tests.e2e.tasks.people import SAM, Office, Way, ways
+from tests.e2e.tasks.people import SAM, SLOTS, Office, Way, ways
 from tests.support.mcp_oauth import protected
 from tests.support.polling import eventually
 from tests.support.scripted_models import Gate, ScriptedReply, ScriptedUsage
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = [pytest.mark.usefixtures("browser"), pytest.mark.timeout(240)]
+PERFORMED, WAITING = SLOTS * 3 // 4, 3
+"""Runs that an agent performs for a single tenant, and those that wait for a place."""
 LIMIT = 100
 """Tokens of a day that the tenant `small` may use."""
 
@@ -96,20 +98,20 @@ async def test_an_operator_finds_a_dead_letter_a_waiting_queue_and_a_tenant_at_i
 ) -> None:
     """Task 34: reads and discards the message, sees what waits, and the limit that was reached."""
     gate, usage = new_id("g"), ScriptedUsage(input_tokens=90, output_tokens=10)
-    models = [
-        office.play(ScriptedReply(text="Used.", usage=usage)),
-        office.play(ScriptedReply(text="Late.", gate=Gate(name=gate))),
-    ]
-    conversation = await office.conversation(model=models[1])
-    subject = subjects.run_work("local", conversation)
+    model = office.play(ScriptedReply(text="Used.", usage=usage))
+    late = office.play(*[ScriptedReply(text="Late.", gate=Gate(name=gate))] * (PERFORMED + WAITING))
+    queued = [await office.conversation(model=late) for _ in range(PERFORMED + WAITING)]
+    conversation = queued[-1]
+    subject = subjects.run_work("local", new_id("c"))
     async with office.operator() as bus, office.http() as http, office.http(SAM) as sam:
         await durable(bus, subject, b'{"type": "start", "tenant": 7}', msg_id=new_id("poison"))
-        for content in ("One.", "Two."):
-            await http.post(f"/context/conversations/{conversation}/runs", json={"content": content})
-        made = await sam.post("/context/conversations", json={"model": models[0]})
+        made = await sam.post("/context/conversations", json={"model": model})
         runs = f"/context/conversations/{made.json()['conversation_id']}/runs"
         refused = [(await sam.post(runs, json={"content": "Weigh."}, params={"wait_s": 30})).json()]
         refused.append((await sam.post(runs, json={"content": "Again."}, params={"wait_s": 30})).json())
+        for one in queued:
+            sent = await http.post(f"/context/conversations/{one}/runs", json={"content": "Wait."})
+            assert sent.status_code == 202, sent.text
     assert "tenant_token_limit" in str(refused[1]), refused
     async with office.http(SAM) as sam:
         # Agents report what they used together.
@@ -123,9 +125,11 @@ async def test_an_operator_finds_a_dead_letter_a_waiting_queue_and_a_tenant_at_i
         open_run = runs_part.get_by_role("row").filter(has_text=conversation)
         await expect(open_run.first).to_contain_text(me.t("operator.run.queued"))
         queues = me.page.get_by_role("region", name=me.t("operator.queues"))
-        await expect(queues.get_by_role("row").filter(has_text=me.t("operator.queue.agents"))).to_be_visible()
+        queue = queues.get_by_role("row").filter(has_text=me.t("operator.queue.agents")).get_by_role("cell")
+        await expect(queue.nth(1)).to_have_text(str(WAITING))
+        await expect(queue.nth(2)).to_have_text(str(PERFORMED))
         letters = me.page.get_by_role("region", name=me.t("operator.deadLetters"))
-        letter = letters.get_by_role("row").filter(has_text=conversation)
+        letter = letters.get_by_role("row").filter(has_text=subject)
         await me.press(letter.get_by_role("button").first)
         await expect(me.dialog).to_contain_text("tenant")
         await me.press(me.button("app.discard", me.dialog))

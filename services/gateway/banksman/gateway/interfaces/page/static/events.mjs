@@ -6,7 +6,7 @@
  */
 
 import { addApproval, addNotice, applyRunEvent, emptyRun } from './run_events.mjs';
-import { known, reasonOf, t } from './strings.mjs';
+import { known, partsOf, t } from './strings.mjs';
 import { contentText, formatMoment } from './text.mjs';
 
 /** The outcome of the first of two approvals. */
@@ -155,7 +155,8 @@ function waitingText(/** @type {NonNullable<Run['waiting']>} */ { reason, until 
  * The outcome of a run as shown after its messages; null if the run completed.
  *
  * @param {{status: string, error?: {code: string, message: string} | null}} options
- * @returns {{title: string, text: string, code: string | null} | null} `text` adds to the title, or is empty
+ * @returns {{title: string, text: string, detail: string, code: string | null} | null} `text` adds to the title, or
+ *   is empty; `detail` is what a service wrote in another language
  */
 export function outcomeOf({ status, error }) {
   const title = known(`outcome.${status}`, null);
@@ -163,7 +164,7 @@ export function outcomeOf({ status, error }) {
   const plain = !error || (status === 'cancelled' && error.message === 'The run was cancelled.');
   return {
     title,
-    text: plain ? '' : reasonOf(`reason.${error.code}`, error.message),
+    ...(plain ? { text: '', detail: '' } : partsOf(`reason.${error.code}`, error.message)),
     code: status === 'failed' ? (error?.code ?? null) : null,
   };
 }

@@ -83,10 +83,13 @@ marked.use({
       return `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`;
     },
     checkbox({ checked }) {
-      return `<input type="checkbox" disabled${checked ? ' checked' : ''} aria-label="${checked ? 'done' : 'open'}">`;
+      return `<input type="checkbox" disabled${
+        checked ? ' checked aria-label="done"' : ' aria-label="open"'
+      }>`;
     },
     link({ href, tokens }) {
-      return `<a href="${escapeHtml(href)}" title="${escapeHtml(href)}">${this.parser.parseInline(tokens)}</a>`;
+      const address = escapeHtml(href);
+      return `<a href="${address}" title="${address}">${this.parser.parseInline(tokens)}</a>`;
     },
     table(token) {
       const cell = (/** @type {import('marked').Tokens.TableCell} */ content) =>
@@ -94,7 +97,8 @@ marked.use({
       const cells = (/** @type {import('marked').Tokens.TableCell[]} */ row) => row.map(cell).join('');
       const head = `<tr>${cells(token.header)}</tr>`;
       const body = token.rows.map((row) => `<tr>${cells(row)}</tr>`).join('');
-      return `<div class="table" tabindex="0"><table><thead>${head}</thead><tbody>${body}</tbody></table></div>`;
+      const table = `<table><thead>${head}</thead><tbody>${body}</tbody></table>`;
+      return `<div class="table" tabindex="0">${table}</div>`;
     },
   },
 });

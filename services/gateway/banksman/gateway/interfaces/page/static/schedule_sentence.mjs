@@ -76,7 +76,8 @@ function daysOf(/** @type {string[]} */ words) {
   // In cron, a day of the month together with a day of the week means either of them.
   if (kinds !== 1 || dated !== monthly) return null;
   const { hour, minute } = time ?? { hour: DEFAULT_HOUR, minute: 0 };
-  return `${minute} ${hour} ${dated ? dates.join(',') : '*'} * ${days.length ? [...new Set(days)].sort().join(',') : (group ?? '*')}`;
+  const weekdays = days.length ? [...new Set(days)].sort().join(',') : (group ?? '*');
+  return `${minute} ${hour} ${dated ? dates.join(',') : '*'} * ${weekdays}`;
 }
 
 /**

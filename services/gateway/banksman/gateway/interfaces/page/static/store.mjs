@@ -104,6 +104,7 @@ export class Store {
     this.inbox.start();
     this.list.read();
     this.opened.subscribeAgain();
+    this.outbox.resendLost();
   }
 
   #received(/** @type {import('./client/types.d.ts').Frame} */ frame) {

@@ -141,9 +141,15 @@ const OF_SERVICES = 'en';
  * @param {string | null | undefined} detail what the service wrote
  */
 export function reasonOf(key, detail) {
+  const { text, detail: more } = partsOf(key, detail);
+  return more ? t('reason.detail', { text, detail: more.replace(/\.$/, '') }) : text;
+}
+
+/** The two parts of `reasonOf`. @param {string} key @param {string | null | undefined} detail */
+export function partsOf(key, detail) {
   const text = known(key, null);
-  if (!detail || !text) return text ?? detail ?? '';
-  return language === OF_SERVICES ? detail : t('reason.detail', { text, detail: detail.replace(/\.$/, '') });
+  if (!detail || !text) return { text: text ?? detail ?? '', detail: '' };
+  return language === OF_SERVICES ? { text: detail, detail: '' } : { text, detail };
 }
 
 function formOf(/** @type {Text} */ text, /** @type {number} */ count) {

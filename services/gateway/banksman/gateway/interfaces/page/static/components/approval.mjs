@@ -124,8 +124,10 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
   >
     <header class="approval-head">
       <${Icon} name="shield" size=${18} />
-      <h2><${Exact} text=${titleOf(items)} /></h2>
-      <${Expiry} at=${approval.expiresAt} />
+      <div class="approval-title">
+        <h2><${Exact} text=${titleOf(items)} /></h2>
+        <${Expiry} at=${approval.expiresAt} />
+      </div>
     </header>
     <div class="approval-body" tabindex="0" role="group" aria-label=${t('approval.content')}>
       <ol class="approval-items">
@@ -136,10 +138,12 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
               item=${first ? { ...item, editable: false } : item}
               single=${items.length === 1}
               choice=${choices[item.tool_call_id]}
-              onChoice=${(/** @type {Decision} */ choice) => setChoices({ ...choices, [item.tool_call_id]: choice })}
+              onChoice=${(/** @type {Decision} */ choice) =>
+                setChoices({ ...choices, [item.tool_call_id]: choice })}
               edit=${first ? undefined : edits[item.tool_call_id]}
               onToggleEdit=${() => toggleEdit(item)}
-              onEdit=${(/** @type {Draft} */ draft) => setEdits({ ...edits, [item.tool_call_id]: readEdit(item, draft) })}
+              onEdit=${(/** @type {Draft} */ draft) =>
+                setEdits({ ...edits, [item.tool_call_id]: readEdit(item, draft) })}
             />`,
         )}
       </ol>

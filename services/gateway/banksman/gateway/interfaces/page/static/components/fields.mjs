@@ -1,8 +1,10 @@
 /** Forms: their fields, each with its label, and the dialog that sends one. Values are passed on, not events. */
 
+import { useState } from 'preact/hooks';
+
 import { t } from '../strings.mjs';
 import { FormError, useAction } from './requests.mjs';
-import { Dialog, html } from './ui.mjs';
+import { Dialog, Icon, html } from './ui.mjs';
 
 /** @template Value @typedef {{label: Shown, value: Value, onChange: (value: Value) => void, children?: Shown} & Record<string, unknown>} Field */
 
@@ -50,6 +52,25 @@ export function Check({ label, value, onChange, children, ...control }) {
     >
     ${children}
   </div>`;
+}
+
+/**
+ * The fields that select the entries of a list. A narrow window shows them on request.
+ *
+ * @param {{values: object, children: Shown}} properties
+ */
+export function Filters({ values, children }) {
+  const [isOpen, setOpen] = useState(false);
+  const count = Object.values(values).filter(Boolean).length;
+  return html`<button
+      type="button"
+      class="button filters-button"
+      aria-expanded=${isOpen}
+      onClick=${() => setOpen(!isOpen)}
+    >
+      <${Icon} name="search" size=${15} />${t('app.filters')}${count > 0 && ` (${count})`}
+    </button>
+    <div class=${isOpen ? 'filters' : 'filters folded'} role="search">${children}</div>`;
 }
 
 /** The names in a text that separates them. @param {string} text @param {string} [separator] */

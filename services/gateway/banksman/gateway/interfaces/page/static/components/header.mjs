@@ -26,7 +26,9 @@ export function Header() {
         cost > 0 &&
         html`<small title=${t('header.costTitle')}>${t('header.cost', { cost: formatCost(cost) })}</small>`
       }
-      ${listed?.assistant && listed.assistant !== 'default' && html`<${AssistantOf} id=${listed.assistant} />`}
+      ${
+        listed?.assistant && listed.assistant !== 'default' && html`<${AssistantOf} id=${listed.assistant} />`
+      }
     </div>
     <div class="header-actions">
       <button

@@ -81,7 +81,11 @@ function Request({ request, chosen, several, onChoose }) {
       }
       <a href=${`#/c/${request.conversationId}`}>${title}</a>
       <span class="muted"
-        >${request.requestedBy ? t('inbox.requested', { user: request.requestedBy, since }) : t('inbox.requestedSince', { since })}</span
+        >${
+          request.requestedBy
+            ? t('inbox.requested', { user: request.requestedBy, since })
+            : t('inbox.requestedSince', { since })
+        }</span
       >
       ${request.escalated && html`<span class="badge">${t('inbox.escalated')}</span>`}
       ${

@@ -108,7 +108,9 @@ function ModelRow({ model, chosen, onChoose }) {
     <strong>${model.name}</strong>
     <span class="badge">${model.provider}</span>
     <span class="muted"
-      >${[price, context ? t('models.context', { tokens: formatNumber(context) }) : ''].filter(Boolean).join(' · ')}</span
+      >${[price, context ? t('models.context', { tokens: formatNumber(context) }) : '']
+        .filter(Boolean)
+        .join(' · ')}</span
     >
   </button>`;
 }

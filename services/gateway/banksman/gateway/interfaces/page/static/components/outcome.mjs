@@ -66,10 +66,21 @@ export function Outcome({ run, isLast, place }) {
         <${Icon} name=${run.status === 'cancelled' ? 'stop' : 'warning'} size=${16} />
         <div>
           <strong>${outcome.title}.</strong>${
-            outcome.text && html` <span>${outcome.text}</span>`
+            outcome.text && html` <span>${outcome.text}${outcome.detail && '.'}</span>`
           }${outcome.code && html` <code>${outcome.code}</code>`}
+          ${
+            outcome.detail &&
+            html`<details class="outcome-detail">
+              <summary>${t('outcome.detail')}</summary>
+              <p lang="en" dir="auto">${outcome.detail}</p>
+            </details>`
+          }
         </div>
-        ${again && AGAIN.includes(run.status) && html`<${SmallButton} onClick=${again}>${t('app.tryAgain')}<//>`}
+        ${
+          again &&
+          AGAIN.includes(run.status) &&
+          html`<${SmallButton} onClick=${again}>${t('app.tryAgain')}<//>`
+        }
       </div>`
     }
     <${Sources} run=${run} />

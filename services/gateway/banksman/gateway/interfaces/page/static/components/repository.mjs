@@ -62,9 +62,23 @@ export function RepositoryDialog(/** @type {{onClose: () => void}} */ { onClose 
         onChange=${(/** @type {PageEvent} */ event) => setArchive(event.target.files?.[0] ?? null)}
       /><small>${t('repository.archiveText')}</small></label
     >
-    ${field('repository', { type: 'url', required: !archive, disabled: Boolean(archive), maxlength: 2000, placeholder: 'https://…/project.git' }, options && allowedWords(options.repositories))}
+    ${field(
+      'repository',
+      {
+        type: 'url',
+        required: !archive,
+        disabled: Boolean(archive),
+        maxlength: 2000,
+        placeholder: 'https://…/project.git',
+      },
+      options && allowedWords(options.repositories),
+    )}
     ${field('branch', { maxlength: 200, placeholder: t('repository.defaultBranch') })}
-    ${field('depth', { type: 'number', required: true, min: 0, max: 100_000, step: 1 }, t('repository.depthText'))}
+    ${field(
+      'depth',
+      { type: 'number', required: true, min: 0, max: 100_000, step: 1 },
+      t('repository.depthText'),
+    )}
     ${field('secret', { maxlength: 64, autocomplete: 'off' }, t('repository.secretText'))}
     <${FormError} error=${error} />
   <//>`;

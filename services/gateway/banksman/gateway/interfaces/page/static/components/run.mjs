@@ -1,14 +1,14 @@
 /** One run of a conversation: its messages, calls, approvals, input requests and changes. */
 
-import { useState } from 'preact/hooks';
+import { useEffect, useState } from 'preact/hooks';
 
 import { known, t, withTexts } from '../strings.mjs';
 import { formatDuration, formatWhen } from '../text.mjs';
 import { FileChip, MessageContent } from './attachments.mjs';
 import { Activity, Outcome } from './outcome.mjs';
 import { useNearby } from './scrolling.mjs';
-import { ToolCard, toolCounts, unsuccessful } from './tools.mjs';
-import { Icon, LinkButton, html, lazy, memo } from './ui.mjs';
+import { CommandOutput, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
+import { Icon, LinkButton, html, lazy, memo, useStore } from './ui.mjs';
 import { MessageEditor, MessageTools } from './versions.mjs';
 
 const ApprovalCard = lazy(() => withTexts(import('./approval.mjs'), 'approvals', 'forms'), 'ApprovalCard');
@@ -87,6 +87,11 @@ function RunContent({ run, place, details, isLast }) {
   const [expanded, setExpanded] = useState(false);
   const [editing, setEditing] = useState(false);
   const shown = details || expanded;
+  const { opened } = useStore();
+  const hasCommand =
+    !run.finished && run.entries.some((entry) => entry.kind === 'call' && entry.arguments?.command);
+  // The gateway sends live output only to clients that request it.
+  useEffect(() => (hasCommand ? opened.followOutput() : undefined), [hasCommand]);
   return html`${
       run.prompt && editing && html`<${MessageEditor} run=${run} onClose=${() => setEditing(false)} />`
     }
@@ -157,12 +162,7 @@ function Entry({ entry, run, onExpand }) {
         <p>${entry.text}${entry.more && html`<em> ${t('timeline.reasoningCut')}</em>`}</p>
       </details>`;
     case 'calls':
-      return html`<${Calls}
-        group=${entry}
-        runId=${run.id}
-        succeeded=${run.status === 'completed'}
-        onExpand=${onExpand}
-      />`;
+      return html`<${Calls} group=${entry} run=${run} onExpand=${onExpand} />`;
     case 'approval':
       return html`<${ApprovalCard} approval=${entry} />`;
     case 'input':
@@ -229,12 +229,14 @@ function parsed(text) {
 }
 
 /**
- * Calls that failed before a successful one are shown only with details.
+ * Calls that failed before a successful one are shown only with details. Of the newest calls of an open run, the
+ * output is shown also without.
  *
- * @param {{group: CallGroup, runId: string, succeeded: boolean, onExpand: () => void}} properties
+ * @param {{group: CallGroup, run: Run, onExpand: () => void}} properties
  */
-function Calls({ group, runId, succeeded, onExpand }) {
+function Calls({ group, run, onExpand }) {
   const { calls, shown } = group;
+  const runId = run.id;
   const needs =
     calls.some(({ result }) => result?.content?.sign_in) && html`<${SignInNeeded} calls=${calls} />`;
   if (shown) {
@@ -242,7 +244,9 @@ function Calls({ group, runId, succeeded, onExpand }) {
       ${calls.map((call) => html`<${ToolCard} key=${call.id} call=${call} runId=${runId} />`)} ${needs}
     </div>`;
   }
-  const marks = succeeded ? [] : unsuccessful(calls);
+  const marks = run.status === 'completed' ? [] : unsuccessful(calls);
+  const newest = run.finished ? null : run.entries.findLast((entry) => entry.kind === 'call');
+  const now = newest && calls.includes(newest);
   // Calls that follow one that waits for a decision wait with it.
   const waits = calls.findIndex((call) => call.requiresApproval && !call.result);
   const running = calls.some(
@@ -253,6 +257,14 @@ function Calls({ group, runId, succeeded, onExpand }) {
       <span>${t('timeline.calls', { count: calls.length, tools: toolCounts(calls) })}</span>
       ${marks.map(({ kind, text }) => html`<span class=${`status ${kind}`}>${text}</span>`)}
     </button>
+    ${
+      now &&
+      calls.map(
+        (call) =>
+          (call === newest || call.status === 'running') &&
+          html`<${CommandOutput} key=${call.id} call=${call} onShowAll=${onExpand} />`,
+      )
+    }
     ${needs}`;
 }
 

@@ -223,7 +223,9 @@ function Item(/** @type {{item: Row}} */ { item }) {
       title=${[title, formatWhen(item.updated_at)].filter(Boolean).join(' · ')}
     >
       <span class="conversation-title">${title}</span>
-      ${(item.labels ?? []).map((/** @type {string} */ label) => html`<span class="conversation-label">${label}</span>`)}
+      ${(item.labels ?? []).map(
+        (/** @type {string} */ label) => html`<span class="conversation-label">${label}</span>`,
+      )}
       ${
         state &&
         html`<span

@@ -44,20 +44,17 @@ export const ToolCard = memo(function ToolCard(/** @type {{call: Call, runId: st
         <${Arguments} call=${call} /><${Output} call=${call} runId=${runId} />
       </div>`
     }
-    ${
-      !open &&
-      call.arguments?.command &&
-      call.result &&
-      html`<${FirstLines} call=${call} onShowAll=${() => setOpen(true)} />`
-    }
-    ${
-      !open &&
-      call.status === 'running' &&
-      call.output &&
-      html`<pre class="tool-live">${lastLines(call.output)}</pre>`
-    }
+    ${!open && html`<${CommandOutput} call=${call} onShowAll=${() => setOpen(true)} />`}
   </section>`;
 });
+
+/** The beginning of the output of a command; while it runs, the newest lines. @param {{call: Call, onShowAll: () => void}} properties */
+export function CommandOutput({ call, onShowAll }) {
+  if (!call.arguments?.command) return null;
+  if (call.status === 'running')
+    return call.output && html`<pre class="tool-live">${lastLines(call.output)}</pre>`;
+  return call.result && html`<${FirstLines} call=${call} onShowAll=${onShowAll} />`;
+}
 
 const FIRST_LINES = 8;
 
@@ -78,7 +75,7 @@ ${coloured(first).map(({ text, style }) => html`<span class=${style}><${Exact} t
 }
 
 function lastLines(/** @type {string} */ output) {
-  const lines = output.trimEnd().split('\n').slice(-6).join('\n');
+  const lines = output.trimEnd().split('\n').slice(-FIRST_LINES).join('\n');
   return coloured(cutLines(lastState(lines)))
     .map(({ text }) => text)
     .join('');

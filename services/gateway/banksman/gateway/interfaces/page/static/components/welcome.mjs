@@ -48,9 +48,20 @@ export function Welcome() {
       <p>${t('welcome.text')}</p>
       <div class="suggestions" role="group" aria-label=${t('welcome.examples')}>
         ${examples.map((name) => asked(name))}
-        ${tools.map(({ name, description }) => card(name, t('welcome.tool', { tool: name }), firstSentence(description), () => fill(t('welcome.toolText', { tool: name }))))}
-        ${workflows.map(({ name, title, description }) => card(name, title || name, firstSentence(description), () => (store.runs.form.value = { name })))}
-        ${card('workflow', t('welcome.workflow'), t('welcome.workflowText'), () => (store.runs.form.value = true))}
+        ${tools.map(({ name: tool, description }) =>
+          card(tool, t('welcome.tool', { tool }), firstSentence(description), () =>
+            fill(t('welcome.toolText', { tool })),
+          ),
+        )}
+        ${workflows.map(({ name, title, description }) =>
+          card(name, title || name, firstSentence(description), () => (store.runs.form.value = { name })),
+        )}
+        ${card(
+          'workflow',
+          t('welcome.workflow'),
+          t('welcome.workflowText'),
+          () => (store.runs.form.value = true),
+        )}
       </div>
       <button type="button" class="button welcome-more" onClick=${() => setAsks(true)}>
         <${Icon} name="repository" size=${16} />${t('welcome.repository')}

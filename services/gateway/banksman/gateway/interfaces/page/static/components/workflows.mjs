@@ -153,7 +153,10 @@ function Problems({ problems, fields }) {
     ${wrong.map(
       ({ parameter, value, expected }) =>
         html`<p>
-          ${t('workflow.problem', { given: hasValue(value) ? `${parameter}=${asText(value)}` : parameter, expected })}
+          ${t('workflow.problem', {
+            given: hasValue(value) ? `${parameter}=${asText(value)}` : parameter,
+            expected,
+          })}
         </p>`,
     )}
   </div>`;

@@ -58,7 +58,8 @@ export class OpenConversations {
   /** @type {Map<string, View>} least recently followed first */
   #views = new Map();
   #count = signal(0);
-  #output = false;
+  /** How many components show the output of running commands. */
+  #output = 0;
 
   /**
    * @param {object} options
@@ -104,15 +105,15 @@ export class OpenConversations {
     return view.state;
   }
 
-  /**
-   * Receive the output of running commands, even without details, until the returned function is called.
-   *
-   * @param {boolean} on
-   */
-  followOutput(on) {
-    this.#output = on;
-    this.subscribeAgain();
-    return () => on && this.followOutput(false);
+  /** Receive the output of running commands, even without details, until the returned function is called. */
+  followOutput() {
+    const change = (/** @type {1 | -1} */ by) => {
+      const before = this.#detail();
+      this.#output += by;
+      if (this.#detail() !== before) this.subscribeAgain();
+    };
+    change(1);
+    return () => change(-1);
   }
 
   /** Subscribe to all open conversations, on a new connection or with another level of detail. */

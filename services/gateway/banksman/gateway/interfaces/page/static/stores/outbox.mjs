@@ -22,6 +22,7 @@ const TITLE_CHARACTERS = 60;
  * @property {File[]} files to be stored with it
  * @property {string | null} model
  * @property {string | null} error why it could not be sent
+ * @property {boolean} [isLost] whether it got no reply
  */
 
 export class Outbox {
@@ -119,6 +120,11 @@ export class Outbox {
     document.getElementById('composer')?.focus();
   }
 
+  /** Send again, on a new connection, what got no reply on the earlier ones. */
+  resendLost() {
+    for (const { key, isLost } of this.entries.value) if (isLost) this.resend(key);
+  }
+
   /**
    * Send a failed message again under the same id, so that a message that did arrive is not duplicated.
    *
@@ -127,7 +133,7 @@ export class Outbox {
   async resend(key) {
     const entry = this.entries.value.find((item) => item.key === key);
     if (!entry) return;
-    this.#change(key, { error: null });
+    this.#change(key, { error: null, isLost: false });
     await this.#deliver(entry);
   }
 
@@ -169,7 +175,9 @@ export class Outbox {
       });
       this.onSent();
     } catch (error) {
-      this.#change(entry.key, { error: explain(error) });
+      const { code, status } = /** @type {{code?: string, status?: number}} */ (error);
+      const isLost = code === 'timeout' || code === 'offline' || status === 0;
+      this.#change(entry.key, { error: explain(error), isLost });
     }
   }
 

@@ -46,7 +46,10 @@ function AssistantList() {
             <a href=${addressOf('assistants', item.id)}>
               <strong>${item.name || item.id}</strong>
               <span class="muted"
-                >${[item.model ?? t('models.default'), t(item.tools.enabled ? 'assistant.withTools' : 'assistant.withoutTools')].join(' · ')}</span
+                >${[
+                  item.model ?? t('models.default'),
+                  t(item.tools.enabled ? 'assistant.withTools' : 'assistant.withoutTools'),
+                ].join(' · ')}</span
               >
             </a>
             <${SmallButton} onClick=${() => conversations.begin(item.id)}>${t('assistant.begin')}<//>

@@ -3,7 +3,7 @@
 import { useState } from 'preact/hooks';
 
 import { usePages } from '../components/operator/pages.mjs';
-import { Choice, TextField } from '../components/fields.mjs';
+import { Choice, Filters, TextField } from '../components/fields.mjs';
 import { PagedRecords } from '../components/operator/records.mjs';
 import { saveBlob } from '../components/tools.mjs';
 import { Exact, Icon, Loading, html, useStore } from '../components/ui.mjs';
@@ -61,7 +61,7 @@ export default function AuditView() {
   );
   return html`<${Frame} title=${t('audit.title')} actions=${actions}>
     <p class="muted">${t('audit.intro')}</p>
-    <div class="trail-filter">
+    <${Filters} values=${wanted}>
       <${Choice}
         label=${t('audit.kind')}
         value=${wanted.action}
@@ -86,7 +86,7 @@ export default function AuditView() {
           placeholder=${t('audit.ownTenant')}
         />`
       }
-    </div>
+    <//>
     ${!pages.items && !pages.error && html`<${Loading} />`}
     <${Entries} pages=${pages} tenants=${Boolean(wanted.tenant)} />
   <//>`;
@@ -107,7 +107,13 @@ function Entries({ pages, tenants }) {
   return html`<${PagedRecords}
     pages=${pages}
     title=${t('audit.entries')}
-    columns=${['audit.when', ...(tenants ? ['audit.tenant'] : []), 'audit.actor', 'operator.action', 'audit.target']}
+    columns=${[
+      'audit.when',
+      ...(tenants ? ['audit.tenant'] : []),
+      'audit.actor',
+      'operator.action',
+      'audit.target',
+    ]}
     row=${row}
     more=${t('audit.earlier')}
     empty=${t('audit.none')}

@@ -3,9 +3,10 @@
 import { useState } from 'preact/hooks';
 
 import { coverageWords } from '../components/approval/scope.mjs';
+import { Choice, Filters, TextField } from '../components/fields.mjs';
 import { usePages } from '../components/operator/pages.mjs';
 import { Records } from '../components/operator/records.mjs';
-import { Exact, html, useStore } from '../components/ui.mjs';
+import { Exact, Loading, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { t } from '../strings.mjs';
 import { formatMoment } from '../text.mjs';
@@ -31,39 +32,45 @@ export default function DecidedView() {
       of: wanted,
     },
   );
-  const change = (/** @type {keyof typeof wanted} */ name) => (/** @type {Event} */ event) =>
-    setWanted({ ...wanted, [name]: /** @type {HTMLInputElement} */ (event.target).value.trim() });
+  const change = (/** @type {keyof typeof wanted} */ name) => (/** @type {string} */ value) =>
+    setWanted({ ...wanted, [name]: value.trim() });
   const field = (/** @type {'text' | 'by' | 'tool'} */ name, type = 'text') =>
-    html`<label class="form-field"
-      ><span>${t(`decided.${name}`)}</span
-      ><input type=${type} maxlength="200" value=${wanted[name]} onChange=${change(name)}
-    /></label>`;
+    html`<${TextField}
+      label=${t(`decided.${name}`)}
+      value=${wanted[name]}
+      onChange=${change(name)}
+      late
+      type=${type}
+      maxlength="200"
+    />`;
+  const choice = (
+    /** @type {'outcome' | 'since'} */ name,
+    /** @type {string} */ all,
+    /** @type {string[][]} */ others,
+  ) =>
+    html`<${Choice}
+      label=${t(`decided.${name}`)}
+      value=${wanted[name]}
+      onChange=${change(name)}
+      options=${[['', all], ...others]}
+    />`;
   return html`<${Frame} title=${t('decided.title')}>
-    <div class="trail-filter" role="search">
+    <${Filters} values=${wanted}>
       ${field('text', 'search')}
-      <label class="form-field"
-        ><span>${t('decided.outcome')}</span>
-        <select value=${wanted.outcome} onChange=${change('outcome')}>
-          <option value="">${t('decided.every')}</option>
-          ${OUTCOMES.map(
-            (outcome) => html`<option value=${outcome}>${t(`approval.outcome.${outcome}`)}</option>`,
-          )}
-        </select>
-      </label>
+      ${choice(
+        'outcome',
+        t('decided.every'),
+        OUTCOMES.map((outcome) => [outcome, t(`approval.outcome.${outcome}`)]),
+      )}
       ${field('by')} ${field('tool')}
-      <label class="form-field"
-        ><span>${t('decided.since')}</span>
-        <select value=${wanted.since} onChange=${change('since')}>
-          <option value="">${t('decided.always')}</option>
-          ${DAYS.map(
-            (days) => html`<option value=${sinceDays(days)}>${t('decided.days', { count: days })}</option>`,
-          )}
-        </select>
-      </label>
-    </div>
+      ${choice(
+        'since',
+        t('decided.always'),
+        DAYS.map((days) => [sinceDays(days), t('decided.days', { count: days })]),
+      )}
+    <//>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
-    ${items && html`<${Decisions} items=${items} />`}
+    ${!items && !error && html`<${Loading} />`} ${items && html`<${Decisions} items=${items} />`}
     ${
       next !== null &&
       html`<button type="button" class="button" onClick=${readMore}>${t('decided.earlier')}</button>`

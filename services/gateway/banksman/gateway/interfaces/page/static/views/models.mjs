@@ -177,10 +177,12 @@ function DefaultModel() {
     show,
     fail,
   } = useRead(() => api.call('assistant.read', { assistant_id: 'default' }));
-  const change = (/** @type {Partial<Assistant>} */ changes) =>
+  const change = (/** @type {Partial<Assistant>} */ changes) => {
+    const { id, ...stored } = /** @type {Assistant} */ (assistant);
     api
-      .call('assistant.update', { assistant_id: 'default' }, { ...assistant, ...changes })
-      .then((stored) => (show(stored), toasts.show(t('servers.saved'), 'info')), fail);
+      .call('assistant.update', { assistant_id: id }, { ...stored, ...changes })
+      .then((now) => (show(now), toasts.show(t('servers.saved'), 'info')), fail);
+  };
   const [fallback = null] = assistant?.fallback_models ?? [];
   return html`<section class="assistant-part" aria-label=${t('servers.defaults')}>
     <h2>${t('servers.defaults')}</h2>
@@ -198,7 +200,8 @@ function DefaultModel() {
         <${ModelButton}
           value=${fallback}
           label=${t('servers.fallback')}
-          onChange=${(/** @type {string | null} */ model) => change({ fallback_models: model ? [model] : [] })}
+          onChange=${(/** @type {string | null} */ model) =>
+            change({ fallback_models: model ? [model] : [] })}
         />
       </p>`
     }

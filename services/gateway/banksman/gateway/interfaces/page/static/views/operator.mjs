@@ -43,7 +43,11 @@ export default function OperatorView() {
       <${OpenRuns} pages=${runs} tenant=${tenant} onAll=${() => showRuns(null)} />
     </div>
     ${services && html`<${Services} processes=${services.processes} />`}
-    ${overview && html`<${Runners} runners=${overview.runners} /><${Queues} queues=${overview.queues} />`}
+    ${
+      overview &&
+      html`<${Runners} runners=${overview.runners} />
+        <${Queues} queues=${overview.queues} processes=${services?.processes ?? []} />`
+    }
     ${services && html`<${NatsServers} nats=${services.nats} />`}
     ${overview && html`<${Streams} streams=${overview.streams} />`}
     <${Tenants} pages=${tenants} onRuns=${showRuns} />

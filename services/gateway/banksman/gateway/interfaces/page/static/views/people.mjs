@@ -153,7 +153,8 @@ function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ 
       html`<${Choice}
         label=${t('people.means')}
         value=${provider?.issuer ?? ''}
-        onChange=${(/** @type {string} */ issuer) => setProvider(providers.find((one) => one.issuer === issuer) ?? null)}
+        onChange=${(/** @type {string} */ issuer) =>
+          setProvider(providers.find((one) => one.issuer === issuer) ?? null)}
         options=${[['', t('people.byKey')], ...means]}
       />`
     }
@@ -175,7 +176,10 @@ function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ 
         label=${t('people.expires')}
         value=${String(days)}
         onChange=${(/** @type {string} */ count) => setDays(Number(count))}
-        options=${DAYS.map((count) => [String(count), count ? t('people.days', { count }) : t('people.never')])}
+        options=${DAYS.map((count) => [
+          String(count),
+          count ? t('people.days', { count }) : t('people.never'),
+        ])}
       />`
     }
   <//>`;

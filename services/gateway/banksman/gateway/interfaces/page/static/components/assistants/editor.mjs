@@ -65,7 +65,8 @@ export function AssistantEditor({ stored, onStored, onReload }) {
     <${Prompt} draft=${draft} change=${change} />
     <${ToolChoice}
       tools=${draft.tools}
-      onChange=${(/** @type {Partial<Assistant['tools']>} */ tools) => change({ tools: { ...draft.tools, ...tools } })}
+      onChange=${(/** @type {Partial<Assistant['tools']>} */ tools) =>
+        change({ tools: { ...draft.tools, ...tools } })}
     />
     <${Policy}
       rules=${draft.approval_policy}
@@ -77,7 +78,8 @@ export function AssistantEditor({ stored, onStored, onReload }) {
     />
     <${LimitFields}
       limits=${draft.limits}
-      onChange=${(/** @type {Partial<Assistant['limits']>} */ limits) => change({ limits: { ...draft.limits, ...limits } })}
+      onChange=${(/** @type {Partial<Assistant['limits']>} */ limits) =>
+        change({ limits: { ...draft.limits, ...limits } })}
     />
     <${AssistantFiles}
       files=${draft.files}
@@ -140,7 +142,8 @@ function LimitFields({ limits, onChange }) {
             key=${name}
             label=${t(`assistant.limit.${name}`)}
             value=${limits[name] ?? ''}
-            onChange=${(/** @type {string} */ limit) => onChange({ [name]: limit === '' ? null : Number(limit) })}
+            onChange=${(/** @type {string} */ limit) =>
+              onChange({ [name]: limit === '' ? null : Number(limit) })}
             type="number"
             min=${min}
             step=${step}

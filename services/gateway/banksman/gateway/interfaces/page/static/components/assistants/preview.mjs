@@ -22,7 +22,10 @@ export function PromptPreview({ draft }) {
       preview &&
       html`<p class="muted">
           ${t('assistant.previewFacts', { tokens: formatNumber(preview.estimated_tokens), tools: preview.tools.join(', ') || t('app.none') })}
-          ${preview.dropped_tools.length > 0 && t('assistant.dropped', { tools: preview.dropped_tools.join(', ') })}
+          ${
+            preview.dropped_tools.length > 0 &&
+            t('assistant.dropped', { tools: preview.dropped_tools.join(', ') })
+          }
         </p>
         <div class="step-pre"><pre tabindex="0">${preview.content}</pre></div>`
     }

@@ -23,7 +23,11 @@ export function Registries({ registries = [], onChange }) {
     ${
       permitted &&
       html`<p class="muted">
-        ${permitted.length ? t('registries.permitted', { hosts: permitted.join(', ') }) : t('registries.noneOffered')}
+        ${
+          permitted.length
+            ? t('registries.permitted', { hosts: permitted.join(', ') })
+            : t('registries.noneOffered')
+        }
       </p>`
     }
     <ul class="registries">
@@ -73,7 +77,8 @@ function Row({ one, onChange, onRemove }) {
       aria-label=${t('registries.assistants')}
       placeholder=${t('registries.everyAssistant')}
       value=${(one.assistants ?? []).join(', ')}
-      onChange=${(/** @type {Event} */ event) => onChange({ assistants: valueOf(event) ? namesIn(valueOf(event)) : null })}
+      onChange=${(/** @type {Event} */ event) =>
+        onChange({ assistants: valueOf(event) ? namesIn(valueOf(event)) : null })}
     />
     <${IconButton} name="trash" label=${t('registries.remove')} onClick=${onRemove} />
   </li>`;

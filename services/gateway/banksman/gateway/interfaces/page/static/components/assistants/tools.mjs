@@ -68,8 +68,14 @@ export function ToolChoice({ tools, onChange }) {
         <${Choice}
           label=${t('assistant.onReject')}
           value=${tools.on_reject ?? 'abort'}
-          onChange=${(/** @type {Assistant['tools']['on_reject']} */ choice) => onChange({ on_reject: choice })}
-          options=${['abort', 'feedback'].map((name) => [name, t(/** @type {Key} */ (`assistant.onReject.${name}`))])}
+          onChange=${(/** @type {Assistant['tools']['on_reject']} */ choice) =>
+            onChange({ on_reject: choice })}
+          options=${
+            /** @type {const} */ (['abort', 'feedback']).map((name) => [
+              name,
+              t(`assistant.onReject.${name}`),
+            ])
+          }
         />
         <${Toolchain}
           chosen=${tools.toolchain ?? null}

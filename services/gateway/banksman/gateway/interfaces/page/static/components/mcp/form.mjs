@@ -80,13 +80,22 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
       hint=${hint}
       error=${error}
       value=${draft[name]}
-      onChange=${(/** @type {string} */ value) => change({ [name]: TRIMMED.includes(name) ? value.trim() : value })}
+      onChange=${(/** @type {string} */ value) =>
+        change({ [name]: TRIMMED.includes(name) ? value.trim() : value })}
       ...${input}
     />`;
   const hint = t('mcp.nameText');
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
-      ${!server && field('id', 'app.name', { required: true, autofocus: true, pattern: '[a-z][a-z0-9\\-]{0,23}', title: hint }, hint)}
+      ${
+        !server &&
+        field(
+          'id',
+          'app.name',
+          { required: true, autofocus: true, pattern: '[a-z][a-z0-9\\-]{0,23}', title: hint },
+          hint,
+        )
+      }
       <${Choice}
         label=${t('mcp.kind')}
         value=${draft.type}

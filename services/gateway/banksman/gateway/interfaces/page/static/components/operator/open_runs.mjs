@@ -113,7 +113,10 @@ function Cancellation({ run, onDone, onClose }) {
     cancel=${t('operator.keepRun')}
     danger
     disabled=${!reason.trim()}
-    onSubmit=${() => api.call('operator.cancel', { tenant: run.tenant, run_id: run.run_id }, { reason: reason.trim() }).then(onDone)}
+    onSubmit=${() =>
+      api
+        .call('operator.cancel', { tenant: run.tenant, run_id: run.run_id }, { reason: reason.trim() })
+        .then(onDone)}
     onClose=${onClose}
   >
     <p>

@@ -19,17 +19,31 @@ const COLUMNS = {
 /** A stream that fills this share of its limit is marked. */
 const NEARLY_FULL = 0.8;
 
-export function Queues(/** @type {{queues: Replies['operator.overview']['queues']}} */ { queues }) {
-  const rows = queues.map((queue) => [
-    known(
-      `operator.queue.${queue.stream === 'EVENTS' ? 'commits' : queue.name.replaceAll('-', '_')}`,
-      queue.name,
-    ),
-    formatNumber(queue.waiting),
-    formatNumber(queue.in_progress),
-    formatNumber(queue.redelivered),
-    formatWhen(queue.oldest_at),
-  ]);
+/**
+ * An agent is delivered runs beyond its places, too: those that it does not perform wait.
+ *
+ * @param {{queues: Replies['operator.overview']['queues'], processes: Replies['operator.services']['processes']}} properties
+ */
+export function Queues({ queues, processes }) {
+  const performed = processes
+    .filter(({ service }) => service === 'agent')
+    .reduce((sum, { used }) => sum + used, 0);
+  const rows = queues
+    .map(counted)
+    .map((queue) => [
+      known(
+        `operator.queue.${queue.stream === 'EVENTS' ? 'commits' : queue.name.replaceAll('-', '_')}`,
+        queue.name,
+      ),
+      formatNumber(queue.waiting),
+      formatNumber(queue.in_progress),
+      formatNumber(queue.redelivered),
+      formatWhen(queue.oldest_at),
+    ]);
+  function counted(/** @type {Replies['operator.overview']['queues'][number]} */ queue) {
+    const taken = queue.name === 'agents' ? Math.min(queue.in_progress, performed) : queue.in_progress;
+    return { ...queue, in_progress: taken, waiting: queue.waiting + queue.in_progress - taken };
+  }
   return html`<${Records} title=${t('operator.queues')} columns=${COLUMNS.queues} rows=${rows} empty="" />`;
 }
 

@@ -83,7 +83,15 @@ const StepRow = memo(function StepRow(/** @type {StepProperties} */ { runId, ste
       <span class="step-figures">
         <span>${step.duration_ms === null ? '' : formatDuration(step.duration_ms)}</span>
         <span
-          >${usage ? t('usage.tokens', { input: formatNumber(usage.input_tokens), cached: '', output: formatNumber(usage.output_tokens) }) : ''}</span
+          >${
+            usage
+              ? t('usage.tokens', {
+                  input: formatNumber(usage.input_tokens),
+                  cached: '',
+                  output: formatNumber(usage.output_tokens),
+                })
+              : ''
+          }</span
         >
         <span>${usage ? formatCost(usage.cost_usd) : ''}</span>
       </span>

@@ -48,7 +48,10 @@ export function ScheduleDialog(/** @type {{onClose: () => void}} */ { onClose })
         label=${t('schedule.what')}
         value=${what}
         onChange=${setWhat}
-        options=${[[MESSAGE, t('schedule.message')], ...workflows.map((one) => [one.name, one.title || one.name])]}
+        options=${[
+          [MESSAGE, t('schedule.message')],
+          ...workflows.map((one) => [one.name, one.title || one.name]),
+        ]}
       />
       <${Times} times=${times} onChange=${setTimes} />
       <${SchemaForm}
@@ -76,11 +79,19 @@ function Times(/** @type {{times: Times, onChange: (times: Times) => void}} */ {
   const repeats = [ONCE, ...Object.keys(CRON), CUSTOM];
   return html`<${InWords} times=${times} onChange=${onChange} />
     <div class="schedule-times">
-      ${field('schedule.when', 'repeat', { options: repeats.map((one) => [one, known(`schedule.repeat.${one}`, one)]) })}
+      ${field('schedule.when', 'repeat', {
+        options: repeats.map((one) => [one, known(`schedule.repeat.${one}`, one)]),
+      })}
       ${repeat === ONCE && field('schedule.date', 'at', { type: 'datetime-local' })}
-      ${repeat === 'weekly' && field('schedule.day', 'day', { options: WEEKDAYS.map((day) => [String(day), weekday(day)]) })}
+      ${
+        repeat === 'weekly' &&
+        field('schedule.day', 'day', { options: WEEKDAYS.map((day) => [String(day), weekday(day)]) })
+      }
       ${repeat in CRON && field('schedule.time', 'time', { type: 'time' })}
-      ${repeat === CUSTOM && field('schedule.expression', 'cron', { class: 'mono', placeholder: '0 9 * * 1-5', spellcheck: false })}
+      ${
+        repeat === CUSTOM &&
+        field('schedule.expression', 'cron', { class: 'mono', placeholder: '0 9 * * 1-5', spellcheck: false })
+      }
       ${repeat !== ONCE && field('schedule.timezone', 'timezone')}
     </div>
     <${Check}

@@ -31,7 +31,7 @@ export function Terminal() {
       ),
   );
   // The gateway sends live output only to clients that request it.
-  useEffect(() => store.opened.followOutput(true), []);
+  useEffect(() => store.opened.followOutput(), []);
   useLayoutEffect(() => void (atEnd.current && scroller.current?.scrollTo(0, scroller.current.scrollHeight)));
   const onScroll = (/** @type {PageEvent} */ { target }) =>
     (atEnd.current = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_END_PX);
@@ -70,11 +70,10 @@ const Command = memo(function Command(/** @type {CommandProperties} */ { runId, 
       const text = await (await api.output(runId, call.id)).text();
       setWhole(text.length > MAX_SHOWN_CHARACTERS ? `${text.slice(0, MAX_SHOWN_CHARACTERS)}…` : text);
     });
+  const command = String(call.arguments.command ?? '');
   const code = call.result?.exit_code;
   return html`<div class="terminal-command">
-    <pre
-      class="terminal-line"
-    ><span aria-hidden="true">$ </span><${Exact} text=${cutLines(String(call.arguments.command ?? ''))} /></pre>
+    <pre class="terminal-line"><span aria-hidden="true">$ </span><${Exact} text=${cutLines(command)} /></pre>
     ${late && call.status === 'running' && html`<p class="muted">${t('terminal.earlier')}</p>`}
     ${(whole ?? output) && html`<pre><${Exact} text=${cutLines(whole ?? output)} /></pre>`}
     ${

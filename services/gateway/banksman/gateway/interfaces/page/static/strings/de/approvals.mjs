@@ -76,10 +76,10 @@ export default {
   'approval.firstRejected': '{tool} wurde abgelehnt und läuft nicht.',
   'approval.listed': 'Zu finden und zurückzunehmen unter {rules}.',
   'approval.covered.everyone':
-    'Für alle, bis jemand mit Verwaltungsrecht die Regel entfernt, entscheidet das ohne neue Anfrage:',
-  'approval.covered.run': 'Bis dieser Lauf endet, entscheidet das ohne neue Anfrage:',
+    'Bis jemand mit Verwaltungsrecht die Regel entfernt, gilt diese Entscheidung bei allen auch für:',
+  'approval.covered.run': 'Bis dieser Lauf endet, gilt diese Entscheidung auch für:',
   'approval.covered.conversation':
-    'In dieser Unterhaltung, bis jemand es zurücknimmt, entscheidet das ohne neue Anfrage:',
+    'In dieser Unterhaltung, bis jemand sie zurücknimmt, gilt diese Entscheidung auch für:',
   'approval.covers.command': 'jeden Aufruf von {tool} mit genau diesem Befehl',
   'approval.covers.edited':
     'jeden Aufruf von {tool} mit genau dem geänderten Befehl, wenn allein sein Text bestimmt, was läuft',
@@ -97,7 +97,7 @@ export default {
   'inbox.all': 'Alle Anfragen',
   'inbox.closed': 'Diese Anfrage ist entschieden oder abgelaufen.',
   'inbox.keys':
-    '{next} und {previous} bewegen, {approve} gibt frei, {reject} lehnt ab, {edit} bearbeitet, {choose} wählt mehrere aus.',
+    '{next} und {previous} wechseln die Anfrage, {approve} gibt frei, {reject} lehnt ab, {edit} bearbeitet, {choose} wählt mehrere aus.',
   'inbox.requested': 'von {user}, {since}',
   'inbox.requestedSince': 'seit {since}',
   'inbox.choose': '{title} auswählen',
@@ -117,8 +117,8 @@ export default {
   'decided.every': 'Jede Entscheidung',
   'decided.by': 'Entschieden von',
   'decided.tool': 'Werkzeug',
-  'decided.since': 'Zeit',
-  'decided.always': 'Jederzeit',
+  'decided.since': 'Zeitraum',
+  'decided.always': 'Gesamter Zeitraum',
   'decided.days': { one: 'Heute', other: 'Letzte {count} Tage' },
   'decided.list': 'Entscheidungen',
   'decided.when': 'Wann',
@@ -138,7 +138,7 @@ export default {
   'decided.over.command': 'einen Befehl',
   'decided.remembered.run': 'Gilt für den Lauf.',
   'decided.remembered.conversation': 'Gilt für die Unterhaltung.',
-  'decided.covers': 'Entscheidet auch: {what}.',
+  'decided.covers': 'Gilt auch für: {what}.',
   'decided.coversEdited': 'Aufrufe wie den geänderten',
   'decided.call.edited': 'geändert',
   'decided.call.rejected': 'abgelehnt, der Lauf ging weiter',

@@ -17,7 +17,7 @@ export default {
   'assistant.tools': 'Werkzeuge',
   'assistant.toolsOn': 'Der Agent darf Werkzeuge verwenden',
   'assistant.allTools': 'Alle Werkzeuge, auch solche, die später hinzukommen',
-  'assistant.iterations': 'Runden von Werkzeugaufrufen in einem Lauf',
+  'assistant.iterations': 'Iterationen eines Laufs',
   'assistant.onReject': 'Wenn Sie einen Aufruf ablehnen',
   'assistant.onReject.abort': 'Der Lauf endet',
   'assistant.onReject.feedback': 'Der Agent liest Ihren Grund und arbeitet weiter',

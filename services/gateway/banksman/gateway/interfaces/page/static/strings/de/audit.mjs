@@ -31,7 +31,7 @@ export default {
   'audit.detail.decisions': 'Entscheidungen',
   'audit.detail.more': 'weitere Aufrufe',
   'audit.detail.remember': 'gilt für',
-  'audit.detail.covers': 'gleiche Aufrufe erkennt man an',
+  'audit.detail.covers': 'gilt auch bei gleichem Merkmal',
   'audit.detail.first_by': 'zuerst freigegeben von',
   'audit.detail.reason': 'Grund',
   'audit.kind.key': 'API-Schlüssel',

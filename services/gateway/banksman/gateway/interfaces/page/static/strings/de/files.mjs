@@ -38,7 +38,7 @@ export default {
   'repository.repository': 'Adresse',
   'repository.branch': 'Zweig',
   'repository.defaultBranch': 'der Standardzweig',
-  'repository.depth': 'Commits der Historie',
+  'repository.depth': 'Zu ladende Commits',
   'repository.depthText': '0 lädt alle.',
   'repository.secret': 'Geheimnis',
   'repository.secretText':

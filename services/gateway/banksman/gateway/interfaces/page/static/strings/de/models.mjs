@@ -15,7 +15,7 @@ export default {
   'servers.api.responses': 'OpenAI Responses',
   'servers.api.anthropic': 'Anthropic Messages',
   'servers.keyText': 'Er wird sofort getestet und ab der nächsten Nachricht verwendet.',
-  'servers.keptKey': 'Leer behält den gespeicherten Schlüssel',
+  'servers.keptKey': 'Leer lassen, um den gespeicherten Schlüssel zu behalten',
   'servers.save': 'Speichern und testen',
   'servers.test': 'Testen',
   'servers.fromSetting': 'vom Betreiber gesetzt: {setting}',
@@ -34,7 +34,7 @@ export default {
   'servers.saved': 'Die Modelle neuer Unterhaltungen sind gespeichert.',
   'search.title': 'Websuche',
   'search.text':
-    'Mit einem Anbieter bekommen Modelle das Werkzeug web_search. Der Schlüssel wird verschlüsselt gespeichert und nie wieder gezeigt.',
+    'Mit einem Anbieter können Modelle das Werkzeug web_search verwenden. Der Schlüssel wird verschlüsselt gespeichert und nie wieder gezeigt.',
   'search.provider': 'Anbieter',
   'search.none': 'kein Anbieter',
   'search.fromSetting': 'Vom Betreiber gesetzt: {provider} ({setting})',

@@ -84,7 +84,7 @@ export default {
   'operator.check.log_record':
     'Es ist nicht vollständig bekannt, wo Protokolle enden: Ein weiterer Verlust bliebe unbemerkt',
   'operator.check.logs': 'Protokolle von Unterhaltungen sind beschädigt',
-  'operator.check.models': 'Der Server eines Modells scheint Eingaben zu kürzen',
+  'operator.check.models': 'Der Server eines Modells scheint Prompts zu kürzen',
   'operator.check.nats': 'NATS antwortet nicht',
   'operator.check.nats_api': 'Die API über NATS ist gestört',
   'operator.check.process': 'Der Prozess startet oder wird beendet',
@@ -106,7 +106,7 @@ export default {
   'operator.queue.schedules': 'Fällige Zeitpläne',
   'operator.queue.webhooks': 'Zustellungen an Webhooks',
   'operator.queue.commits': 'Ereignisse für Webhooks',
-  'operator.oldest': 'Älteste seit',
+  'operator.oldest': 'Älteste Nachricht',
   'operator.waiting': 'Wartend',
   'operator.inProgress': 'In Arbeit',
   'operator.redelivered': 'Erneut zugestellt',

@@ -29,7 +29,7 @@ export default {
   'people.create': 'Link erstellen',
   'people.createdTitle': 'Einladung für {user}',
   'people.once':
-    'Senden Sie diesen Link an die Person. Er wird nur jetzt angezeigt und gilt einmal, {count} Tage lang.',
+    'Senden Sie diesen Link an die Person. Er wird nur jetzt angezeigt und gilt einmal innerhalb von {count} Tagen.',
   'people.link': 'Link',
   'people.invitedUntil': 'eingeladen bis {when}',
   'people.loopback':
@@ -39,7 +39,7 @@ export default {
   'people.byKey': 'einem Schlüssel',
   'people.byAccount': 'einem Konto bei {provider}',
   'people.accountNeeds':
-    'Eine Administratorin oder ein Administrator von {provider} gibt dem Konto der Person, was hier steht. Andere Rollen dort können Rechte hinzufügen.',
+    'Eine Administratorin oder ein Administrator von {provider} muss dem Konto der Person Folgendes geben. Andere Rollen dort können Rechte hinzufügen.',
   'people.noRoleNeeded': 'Ein Konto bei {provider} ohne den Claim {claim} hat genau diese Rechte.',
   'people.needs.role': 'Rolle, im Claim {claim}',
   'people.needs.tenant': 'Mandant, im Claim {claim}',

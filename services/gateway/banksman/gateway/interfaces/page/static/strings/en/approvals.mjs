@@ -74,10 +74,10 @@ export default {
   'approval.firstRejected': '{tool} was rejected and does not run.',
   'approval.listed': 'You find it, and can withdraw it, under {rules}.',
   'approval.covered.everyone':
-    'For everyone, until an administrator removes the rule, this is decided without a request:',
-  'approval.covered.run': 'Until this run ends, this decides without another request:',
+    'For everyone, until an administrator removes the rule, this decision also applies to:',
+  'approval.covered.run': 'Until this run ends, this decision also applies to:',
   'approval.covered.conversation':
-    'In this conversation, until someone withdraws it, this decides without another request:',
+    'In this conversation, until someone withdraws it, this decision also applies to:',
   'approval.covers.command': 'every call of {tool} with exactly this command',
   'approval.covers.edited':
     'every call of {tool} with exactly the edited command, if its text alone says what runs',
@@ -95,7 +95,7 @@ export default {
   'inbox.all': 'All requests',
   'inbox.closed': 'This request was decided or has expired.',
   'inbox.keys':
-    '{next} and {previous} move, {approve} approves, {reject} rejects, {edit} edits, {choose} chooses several.',
+    '{next} and {previous} move between requests, {approve} approves, {reject} rejects, {edit} edits, {choose} chooses several.',
   'inbox.requested': 'by {user}, {since}',
   'inbox.requestedSince': 'since {since}',
   'inbox.choose': 'Choose {title}',
@@ -136,7 +136,7 @@ export default {
   'decided.over.command': 'a command',
   'decided.remembered.run': 'Remembered for the run.',
   'decided.remembered.conversation': 'Remembered for the conversation.',
-  'decided.covers': 'Also decides: {what}.',
+  'decided.covers': 'Also applies to: {what}.',
   'decided.coversEdited': 'calls that are like the edited one',
   'decided.call.edited': 'edited',
   'decided.call.rejected': 'rejected, the run went on',

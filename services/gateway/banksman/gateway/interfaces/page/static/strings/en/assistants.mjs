@@ -16,7 +16,7 @@ export default {
   'assistant.tools': 'Tools',
   'assistant.toolsOn': 'The agent may use tools',
   'assistant.allTools': 'All tools, also those that are added later',
-  'assistant.iterations': 'Rounds of tool calls in one run',
+  'assistant.iterations': 'Iterations of one run',
   'assistant.onReject': 'When you reject a call',
   'assistant.onReject.abort': 'The run ends',
   'assistant.onReject.feedback': 'The agent reads your reason and continues',

@@ -30,7 +30,7 @@ export default {
   'audit.detail.decisions': 'decisions',
   'audit.detail.more': 'further calls',
   'audit.detail.remember': 'remembered for',
-  'audit.detail.covers': 'like calls are compared by',
+  'audit.detail.covers': 'also applies to calls with the same',
   'audit.detail.first_by': 'first approved by',
   'audit.detail.reason': 'reason',
   'audit.kind.key': 'API keys',

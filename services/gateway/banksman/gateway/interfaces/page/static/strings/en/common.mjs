@@ -23,6 +23,7 @@ export default {
   'app.address': 'Address',
   'app.key': 'Key',
   'app.value': 'Value',
+  'app.filters': 'Filters',
   'app.showMore': 'Show more',
   'app.retry': 'This view could not be loaded.',
 
@@ -41,7 +42,7 @@ export default {
   'reason.method_not_allowed': 'The gateway does not allow this method at this address',
   'reason.unauthorized': 'The key is missing, wrong or expired',
   'reason.forbidden': 'Your key does not have the right to do this',
-  'reason.not_found': 'It does not exist, or no longer exists',
+  'reason.not_found': 'It does not exist, or was deleted',
   'reason.conflict': 'The state has changed meanwhile, or does not allow this',
   'reason.not_ready': 'It is not stored yet. Try again in a moment',
   'reason.busy': 'A limit is reached. Try again later',
@@ -64,7 +65,7 @@ export default {
   'reason.crash_loop': 'The run crashed several agent processes and was ended',
   'reason.empty_reply': 'The model returned an empty reply twice',
   'reason.context_overflow': 'The conversation is too long for the model, and cannot be shortened further',
-  'reason.provider_error': "The model's API failed",
+  'reason.provider_error': 'The request to the model failed',
   'reason.workflow_error': 'The workflow failed',
   'reason.conversation_deleted': 'The conversation was deleted',
 

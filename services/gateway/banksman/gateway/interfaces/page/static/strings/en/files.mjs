@@ -35,7 +35,7 @@ export default {
   'repository.repository': 'Address',
   'repository.branch': 'Branch',
   'repository.defaultBranch': 'the default branch',
-  'repository.depth': 'Commits of its history',
+  'repository.depth': 'Commits to fetch',
   'repository.depthText': '0 fetches all of them.',
   'repository.secret': 'Secret',
   'repository.secretText': 'The name of a secret with a token, if the repository needs one.',

@@ -15,7 +15,7 @@ export default {
   'servers.api.responses': 'OpenAI Responses',
   'servers.api.anthropic': 'Anthropic Messages',
   'servers.keyText': 'It is tested at once, and used from the next message on.',
-  'servers.keptKey': 'Empty keeps the stored key',
+  'servers.keptKey': 'Leave it empty to keep the stored key',
   'servers.save': 'Save and test',
   'servers.test': 'Test',
   'servers.fromSetting': 'set by the operator: {setting}',
@@ -34,7 +34,7 @@ export default {
   'servers.saved': 'The models of new conversations are saved.',
   'search.title': 'Web search',
   'search.text':
-    'With a provider, models are offered the tool web_search. The key is stored encrypted and never shown again.',
+    'With a provider, models can use the tool web_search. The key is stored encrypted and never shown again.',
   'search.provider': 'Provider',
   'search.none': 'no provider',
   'search.fromSetting': 'Set by the operator: {provider} ({setting})',

@@ -92,20 +92,22 @@ export default {
   'settings.instructionsText': 'They apply to every reply in all conversations, from your next message on.',
   'settings.instructionsSaved': 'Your instructions are saved.',
   'accounts.title': 'Your accounts at tool servers',
-  'accounts.text': 'Agents that work for you use these tools with your own account. No other person does.',
+  'accounts.text':
+    'Agents that work for you use these tools with your own account. Agents of other people do not.',
   'accounts.again': 'Sign in again',
   'accounts.none': 'Not signed in',
   'accounts.signedIn': 'Signed in {when}',
   'accounts.ended':
     'The sign-in at {name} took longer than ten minutes, or another one was begun meanwhile. Sign in again.',
   'accounts.failed': 'The sign-in at {name} was cancelled or refused there. You can try again.',
-  'accounts.needed': '{name} needs a sign-in by the person this run works for. Sign in, then ask again.',
+  'accounts.needed':
+    '{name} needs a sign-in by the person this run works for. Sign in, then send your message again.',
   'accounts.open': 'Open Settings',
   'settings.month': 'This month',
   'settings.monthLimit': 'of at most {cost}',
   'settings.monthText': {
-    one: 'All runs together: {cost}, {count} request to models.',
-    other: 'All runs together: {cost}, {count} requests to models.',
+    one: 'All runs together: {cost}, {count} model request.',
+    other: 'All runs together: {cost}, {count} model requests.',
   },
   'settings.theme': 'Theme',
   'settings.theme.system': 'Same as the system',

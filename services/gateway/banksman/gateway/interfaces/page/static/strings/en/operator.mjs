@@ -104,7 +104,7 @@ export default {
   'operator.queue.schedules': 'Schedules that are due',
   'operator.queue.webhooks': 'Deliveries to webhooks',
   'operator.queue.commits': 'Events for webhooks',
-  'operator.oldest': 'Oldest since',
+  'operator.oldest': 'Oldest message',
   'operator.waiting': 'Waiting',
   'operator.inProgress': 'In progress',
   'operator.redelivered': 'Delivered again',

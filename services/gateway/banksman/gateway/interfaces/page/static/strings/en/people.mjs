@@ -26,7 +26,7 @@ export default {
   'people.may': 'This person may',
   'people.create': 'Create the link',
   'people.createdTitle': 'Invitation for {user}',
-  'people.once': 'Send this link to the person. It is shown only now, works once, and for {count} days.',
+  'people.once': 'Send this link to the person. It is shown only now, and works once within {count} days.',
   'people.link': 'Link',
   'people.invitedUntil': 'invited until {when}',
   'people.loopback':
@@ -36,7 +36,7 @@ export default {
   'people.byKey': 'a key',
   'people.byAccount': 'an account at {provider}',
   'people.accountNeeds':
-    'An administrator of {provider} gives this to the person’s account. Other roles there may add rights.',
+    'An administrator of {provider} must give the person’s account the following. Other roles there may add rights.',
   'people.noRoleNeeded': 'An account at {provider} without the claim {claim} has exactly these rights.',
   'people.needs.role': 'Role, in the claim {claim}',
   'people.needs.tenant': 'Tenant, in the claim {claim}',

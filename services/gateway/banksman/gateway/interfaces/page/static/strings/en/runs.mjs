@@ -38,7 +38,7 @@ export default {
   'run.result.done': 'Done',
   'run.result.stop': 'Done',
   'run.result.tool_calls': 'Calls tools',
-  'run.result.length': 'Too long',
+  'run.result.length': 'Length limit',
   'run.result.content_filter': 'Filtered',
   'run.result.partial': 'Cut off',
   'run.result.malformed': 'Not readable',

@@ -1,0 +1,19 @@
+/** Report lines of the page's scripts that are too long: Prettier does not break those of templates. */
+
+import { readFileSync, readdirSync } from 'node:fs';
+
+const ROOT = 'services/gateway/banksman/gateway/interfaces/page/static';
+const MOST = 110;
+/** A comment, or one text or pattern that alone fills half of a line, cannot be broken. */
+const UNBREAKABLE = /^\s*(\/\*|\*|\/\/).*|'[^']{55,}'|"[^"]{55,}"|\/[^/ ]{55,}\//g;
+
+const long = readdirSync(ROOT, { recursive: true })
+  .filter((path) => path.endsWith('.mjs') && !path.startsWith('vendor/') && !path.startsWith('strings/'))
+  .flatMap((path) =>
+    readFileSync(`${ROOT}/${path}`, 'utf8')
+      .split('\n')
+      .flatMap((line, at) => (line.replace(UNBREAKABLE, '').length > MOST ? [`${path}:${at + 1}`] : [])),
+  );
+if (long.length)
+  console.error(`Break these lines, which have more than ${MOST} characters:\n${long.join('\n')}`);
+process.exitCode = long.length ? 1 : 0;
