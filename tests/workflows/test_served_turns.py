@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from banksman.bus.connection import Bus
-from banksman.contracts.registry import StartWorkflow
+from banksman.bus.names import WORKFLOW_DEFINITIONS
+from banksman.bus.storage.kv import Bucket
+from banksman.contracts.registry import StartWorkflow, WorkflowDefinition
 from banksman.contracts.work import CancelRun
 from banksman.contracts.workflows import TURN_S, Progress, ReportProgress, WorkflowProgress
 from banksman.runs.handlers import on_cancel
@@ -16,6 +24,7 @@ from banksman.runtime.service import ServiceProcess
 from banksman.sdk import WorkflowContext, WorkflowServer, workflow
 from tests.support.fixtures import settings_of
 from tests.support.nats import Broker
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.workflows.playing import events_of, outcome, starting, store, until
 from tests.workflows.test_create_project import agent_ports
@@ -171,3 +180,56 @@ async def reported(bus: Bus, start: StartWorkflow, *, server: str, step: int) ->
     )
     reply = await bus.request("workflow.progress", report.model_dump_json().encode(), WAIT_TIMEOUT_S)
     return json.loads(reply)
+
+
+DYING = """
+import asyncio, os, sys
+from pathlib import Path
+from banksman.bus.connection import NatsSettings
+from banksman.sdk import WorkflowContext, WorkflowServer, workflow
+
+@workflow()
+async def die(context: WorkflowContext) -> str:
+    "Wait for ever, unless another process did."
+    mark = Path(sys.argv[2])
+    if mark.exists():
+        return "survived"
+    mark.with_name("written").write_text(str(os.getpid()))
+    mark.with_name("written").rename(mark)
+    await asyncio.Event().wait()
+    return "never"
+
+WorkflowServer("mortals", [die], nats=NatsSettings(url=sys.argv[1])).run()
+"""
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside another"])
+async def test_a_turn_of_a_killed_process_is_repeated_long_before_its_time_limit(
+    service: ServiceProcess, server: Broker, link: Bus, tenant: str, tmp_path: Path, others: int
+) -> None:
+    command = (sys.executable, "-c", DYING, server.url, str(tmp_path / "mark"))
+    processes = [await asyncio.create_subprocess_exec(*command) for _ in range(1 + others)]
+    try:
+        start = starting(tenant, {}, workflow="die")
+
+        async def is_served() -> bool:
+            return await Bucket(link, WORKFLOW_DEFINITIONS, WorkflowDefinition).get("die") is not None
+
+        await until(is_served)
+        await store(link, start)
+        await eventually((tmp_path / "mark").exists)
+        pid = int((tmp_path / "mark").read_text())
+        began = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        if not others:
+            processes.append(await asyncio.create_subprocess_exec(*command))
+        finished = await outcome(link, start)
+        took_s = time.monotonic() - began
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    assert finished.content == "survived"
+    assert took_s < TURN_S / 3, took_s

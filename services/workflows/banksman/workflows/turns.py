@@ -11,7 +11,7 @@ from datetime import timedelta
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import RemoteError, checked_reply
+from banksman.bus.errors import NoResponders, RemoteError, checked_reply
 from banksman.contracts import subjects, workflows
 from banksman.contracts.errors import NotFound, Unavailable
 from banksman.contracts.registry import WorkflowDefinition
@@ -27,6 +27,15 @@ from banksman.workflows.step_events import progress_event
 
 RETRY_S = (0.5, 5.0)
 """Seconds of the first and of the longest pause while no process of the server responds."""
+CHECK_S = 1.0
+"""Seconds of a turn after which its process is looked for, and between two looks."""
+LOST_CHECKS = 2
+"""Looks in a row that find no process with the turn before it is sent again: its process may reconnect."""
+
+
+async def _first_of(sent: list[asyncio.Task[bytes]]) -> set[asyncio.Task[bytes]]:
+    done, _ = await asyncio.wait(sent, timeout=CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+    return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,7 @@ class Turns:
 
         async def attempt() -> bytes:
             await self.bus.wait_connected()
-            return checked_reply(await self.bus.request(subject, data, workflows.TURN_S))
+            return checked_reply(await self._reply(definition, turn, subject, data))
 
         def again(error: Exception) -> bool:
             return error.retryable if isinstance(error, RemoteError) else self.bus.may_recover(error)
@@ -78,6 +87,34 @@ class Turns:
             raise WorkflowFailed(
                 f"{definition.name}: the reply of its process cannot be read: {place}: {first['msg']}"
             ) from error
+
+    async def _reply(
+        self, definition: WorkflowDefinition, turn: workflows.WorkflowTurn, subject: str, data: bytes
+    ) -> bytes:
+        """Return the first reply to a turn, which is sent again if no process seems to have it."""
+        sent = [asyncio.create_task(self.bus.request(subject, data, workflows.TURN_S))]
+        lost = 0
+        try:
+            while not (done := await _first_of(sent)):
+                lost = lost + 1 if len(sent) == 1 and await self._is_lost(definition, turn) else 0
+                if lost == LOST_CHECKS:
+                    sent.append(asyncio.create_task(self.bus.request(subject, data, workflows.TURN_S)))
+            return done.pop().result()
+        finally:
+            for request in sent:
+                request.cancel()
+
+    async def _is_lost(self, definition: WorkflowDefinition, turn: workflows.WorkflowTurn) -> bool:
+        """Return whether no process has the turn; False if that is not known."""
+        subject = subjects.workflow_cancel(definition.server, turn.tenant, workflows.ANY_TURN)
+        find = workflows.FindTurn(conversation_id=turn.conversation_id)
+        try:
+            reply = await self.bus.request(subject, find.model_dump_json().encode(), CHECK_S)
+            return not workflows.FoundTurn.model_validate_json(reply).held
+        except NoResponders:
+            return True
+        except (Unavailable, ValidationError):
+            return False
 
     async def _cancel(self, definition: WorkflowDefinition, turn: workflows.WorkflowTurn) -> None:
         """Cancel the function of a turn whose reply is no longer needed; best effort."""
