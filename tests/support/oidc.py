@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -16,8 +15,7 @@ from urllib.parse import quote_plus
 
 import jwt
 from aiohttp import web
-from cryptography.hazmat.primitives.asymmetric import ec
-from jwt.algorithms import ECAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from banksman.contracts.ids import new_id
 from tests.support.web_server import web_server
@@ -27,6 +25,7 @@ CLIENT_ID = "banksman-page"
 CLIENT_SECRET = "the page never sees this"
 
 Claims = dict[str, Any]
+PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 
 
 @dataclass
@@ -34,15 +33,21 @@ class SigningKey:
     """A key of the provider."""
 
     id: str = field(default_factory=lambda: new_id("key-"))
-    private: ec.EllipticCurvePrivateKey = field(
-        default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
-    )
+    private: PrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
+    algorithm: str = "ES256"
+    is_named: bool = True
+    """Whether the provider's documents name the algorithm and the key."""
 
     @property
     def public(self) -> Claims:
         """The public key as a JSON Web Key."""
-        found = json.loads(ECAlgorithm.to_jwk(self.private.public_key()))
-        return {**found, "kid": self.id, "use": "sig", "alg": "ES256"}
+        found = jwt.get_algorithm_by_name(self.algorithm).to_jwk(self.private.public_key(), as_dict=True)
+        named = {"kid": self.id, "use": "sig", "alg": self.algorithm} if self.is_named else {}
+        return {**{name: found[name] for name in found if name != "key_ops"}, **named}
+
+    @property
+    def header(self) -> Claims:
+        return {"kid": self.id} if self.is_named else {}
 
 
 @dataclass
@@ -57,7 +62,7 @@ class Provider:
     key: SigningKey = field(default_factory=SigningKey)
     fails: bool = False
     """Whether every request gets 503."""
-    endpoints: dict[str, str] = field(default_factory=dict[str, str])
+    endpoints: dict[str, Any] = field(default_factory=dict[str, Any])
     """Other endpoints in its configuration, by name."""
     key_reads: int = 0
     refreshing: Literal["none", "kept", "rotated"] = "none"
@@ -72,6 +77,10 @@ class Provider:
     lifetime_s: int = 600
     ends: bool = True
     """Whether it revokes tokens and ends sessions."""
+    posts: bool = False
+    """Whether its client may send the secret only as a field, though its documents name both ways."""
+    moved: bool = False
+    """Whether its configuration is behind a redirect."""
     hangs: bool = False
     """Whether it does not respond to a revocation."""
     revocations: int = 0
@@ -83,8 +92,8 @@ class Provider:
     _valid: set[str] = field(default_factory=set[str])
     _used: set[str] = field(default_factory=set[str])
 
-    def token(self, *, key: SigningKey | None = None, **claims: Any) -> str:
-        """Return a signed token; a claim that is None is left out."""
+    def token(self, *, key: SigningKey | None = None, kind: str = "JWT", **claims: Any) -> str:
+        """Return a signed token with the type `kind`; a claim that is None is left out."""
         signer = key or self.key
         now = int(time.time())
         given = {
@@ -96,7 +105,9 @@ class Provider:
             **claims,
         }
         present = {name: value for name, value in given.items() if value is not None}
-        return jwt.encode(present, signer.private, algorithm="ES256", headers={"kid": signer.id})
+        return jwt.encode(
+            present, signer.private, algorithm=signer.algorithm, headers={**signer.header, "typ": kind}
+        )
 
     async def configuration(self, _: web.Request) -> web.Response:
         names = {
@@ -106,6 +117,8 @@ class Provider:
             **({"revocation_endpoint": "revoke", "end_session_endpoint": "logout"} if self.ends else {}),
         }
         endpoints = {name: f"{self.issuer}/{path}" for name, path in names.items()}
+        if self.moved:
+            raise web.HTTPFound(f"{self.issuer}/moved")
         return web.json_response({"issuer": self.issuer, **endpoints, **self.endpoints})
 
     async def revoke(self, request: web.Request) -> web.Response:
@@ -170,8 +183,12 @@ class Provider:
         return web.json_response(self._granted(refresh=gives))
 
     def _is_client(self, request: web.Request, form: Mapping[str, Any]) -> bool:
+        """As Okta, refuse a client that is named in the header and in the form."""
         basic = base64.b64encode(f"{CLIENT_ID}:{quote_plus(CLIENT_SECRET)}".encode()).decode()
-        return request.headers.get("authorization") == f"Basic {basic}" and form["client_id"] == CLIENT_ID
+        header = None if self.posts else f"Basic {basic}"
+        fields = (CLIENT_ID, CLIENT_SECRET) if self.posts else (None, None)
+        found = (form.get("client_id"), form.get("client_secret"))
+        return request.headers.get("authorization") == header and found == fields
 
     def _renewed(self, refresh_token: str) -> web.Response:
         if refresh_token in self._used:
@@ -206,6 +223,7 @@ async def running_provider() -> AsyncGenerator[Provider]:
     app.add_routes(
         [
             web.get("/.well-known/openid-configuration", provider.configuration),
+            web.get("/moved/.well-known/openid-configuration", provider.configuration),
             web.get("/keys", provider.keys),
             web.get("/authorize", provider.authorize),
             web.post("/token", provider.exchange),

@@ -26,11 +26,18 @@ class CertifiedProvider:
     _process: subprocess.Popen[str]
 
     def execute(self, command: str) -> None:
-        """Execute a command of `node/provider.mjs`."""
+        """Execute a command of `node/provider.mjs` that prints nothing."""
+        assert self._answer(command) == "done"
+
+    def count(self, what: str) -> int:
+        """Return the number that another of its commands prints."""
+        return int(self._answer(what))
+
+    def _answer(self, command: str) -> str:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
-        assert _line(self._process) == "done"
+        return _line(self._process)
 
 
 @contextmanager

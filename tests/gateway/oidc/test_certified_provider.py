@@ -1,4 +1,4 @@
-"""Sign-in through a certified OpenID Connect provider: its form, roles, expiry, keys, clock and sign-out."""
+"""Sign-in through a certified OpenID Connect provider: form, roles, renewal, keys, clock and sign-out."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.e2e.navigating import open_view
 from tests.gateway.conftest import GatewayFactory, Served
 from tests.gateway.oidc.certified_provider import CLIENT, CertifiedProvider, certified_provider
 from tests.support.browser import opened
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 ACCOUNTS: dict[str, Any] = {
@@ -22,6 +23,7 @@ ACCOUNTS: dict[str, Any] = {
     "bob": {"tenant": "acme", "roles": ["staff"]},
     "eve": {"tenant": "acme", "roles": ["visitors"]},
     "mallory": {"roles": ["leads"]},
+    "zoe": {"tenant": "acme", "roles": ["staff"]},
 }
 ROLES = {"leads": ("chat", "approve", "admin"), "staff": ("chat",)}
 
@@ -39,18 +41,22 @@ def provider(started: CertifiedProvider) -> CertifiedProvider:
     return started
 
 
-@pytest.fixture
-async def signed(start_gateway: GatewayFactory, provider: CertifiedProvider) -> AsyncGenerator[Served]:
-    """A gateway that accepts the provider's accounts."""
-    oidc = {
+def settings(provider: CertifiedProvider, **more: Any) -> dict[str, Any]:
+    return {
         "issuer": provider.issuer,
         "audience": "banksman",
         "rights_claim": "roles",
         "rights": ROLES,
         "key_pause_s": 0,
         **CLIENT,
+        **more,
     }
-    async with start_gateway(oidc=oidc) as served:
+
+
+@pytest.fixture
+async def signed(start_gateway: GatewayFactory, provider: CertifiedProvider) -> AsyncGenerator[Served]:
+    """A gateway that accepts the provider's accounts."""
+    async with start_gateway(oidc=settings(provider)) as served:
         yield served
 
 
@@ -145,6 +151,47 @@ async def test_a_sign_in_survives_new_keys_and_a_clock_that_differs_a_little(
     provider.execute("clock 300")
     await sign_in(page, "ann")
     await expect(page.get_by_role("alert")).to_contain_text("The token is not yet valid")
+
+
+LASTING: dict[str, Any] = {
+    "scopes": ("openid", "offline_access"),
+    "authorization_parameters": {"prompt": "consent"},
+}
+"""OpenID Connect Core, section 11: the provider gives refresh tokens for this scope, after a consent."""
+
+
+@pytest.mark.timeout(180)
+async def test_two_tabs_are_renewed_with_rotating_tokens_and_keys_until_the_account_is_disabled(
+    start_gateway: GatewayFactory, provider: CertifiedProvider
+) -> None:
+    """R35: each refresh token is used once by one tab, also after a sign-out, when the page adds `login`."""
+
+    def renewed_after(count: int) -> bool:
+        return provider.count("renewals") >= count
+
+    async with (
+        start_gateway(oidc=settings(provider, **LASTING)) as served,
+        opened(served.url, also=provider.issuer) as page,
+    ):
+        provider.execute("lifetime 6")
+        await sign_in(page, "zoe")
+        await is_signed_in(page, "zoe")
+        await sign_out(page)
+        await sign_in(page, "zoe")
+        await is_signed_in(page, "zoe")
+        other = await page.context.new_page()
+        await other.goto(served.url)
+        await is_signed_in(other, "zoe")
+        before = provider.count("renewals")
+        await eventually(lambda: renewed_after(before + 3))
+        provider.execute("rotate")
+        await eventually(lambda: renewed_after(before + 6))
+        assert provider.count("reuses") == 0
+        for tab in (page, other):
+            await is_signed_in(tab, "zoe")
+        provider.execute("disable zoe")
+        for tab in (page, other):
+            await expect(tab.get_by_role("button", name="Sign in with your account")).to_be_visible()
 
 
 async def test_the_command_line_takes_a_token_of_the_provider_and_names_its_variable_without_one(

@@ -81,9 +81,12 @@ class OidcSettings(Section):
     """The audience of tokens for this gateway."""
     tenant_claim: str = "tenant"
     """The claim with the tenant; `a.b` is the member `b` of the claim `a`."""
+    tenants: Mapping[str, Token] = {}
+    """Tenants by value of that claim, which may be a domain; empty if its values are tenants."""
     default_tenant: Token | None = None
     """The tenant of tokens without that claim; None refuses them."""
     user_claim: str = "sub"
+    """The claim that names the user; an `email` that the provider calls not verified is refused."""
     rights_claim: str = "rights"
     """The claim with a list of rights, or of values that `rights` maps to rights."""
     rights: Mapping[str, tuple[Right, ...]] = {}
@@ -94,6 +97,8 @@ class OidcSettings(Section):
     """The web page's client, whose tokens are accepted too; None offers no sign-in on the page."""
     client_secret: SecretStr | None = None
     """None for a public client. Only the gateway uses it; the page does not receive it."""
+    client_auth: Literal["basic", "post"] | None = None
+    """How the gateway sends that secret; None for a way that the provider's documents name."""
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     authorization_parameters: Mapping[str, str] = {}
     """Further parameters with which the page sends users to the provider."""

@@ -2,19 +2,22 @@
  * A certified OpenID Connect provider (the package oidc-provider) on a free port of the loopback interface.
  *
  * The name that a user enters in its form is the account. An account has the claims of the first argument, a JSON
- * object by name; the second is its client. The program prints its issuer. It then executes the lines of stdin:
- * `rotate` signs with a new key and withdraws the one before, `clock N` sets the clock N seconds ahead, and
- * `lifetime N` lets tokens expire after N seconds.
+ * object by name; the second is its client. The program prints its issuer. It then executes the lines of
+ * stdin: `rotate` signs with a new key and withdraws the one before, `clock N` sets the clock N seconds ahead,
+ * `lifetime N` lets tokens expire after N seconds, `disable NAME` gives an account no more tokens, `renewals` prints
+ * how many refresh tokens were used, and `reuses` how many sign-ins ended since one was used twice.
  */
 
 import { createServer } from 'node:http';
 import { createInterface } from 'node:readline';
 
 import Provider from 'oidc-provider';
+import { createMemoryAdapter } from 'oidc-provider/lib/adapters/memory_adapter.js';
 
 const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256' };
 const [accounts, client] = process.argv.slice(2, 4).map((one) => JSON.parse(one));
-const state = { lifetime: 600, handle: null };
+const adapter = createMemoryAdapter();
+const state = { lifetime: 600, renewals: 0, reuses: 0, disabled: new Set(), handle: null };
 const now = Date.now;
 
 async function signingKey() {
@@ -23,10 +26,19 @@ async function signingKey() {
   return { kty, crv, x, y, d, use: 'sig', alg: 'ES256', kid: crypto.randomUUID() };
 }
 
-/** Serve with a new key. Sessions and codes of the provider before stay valid: they are stored per process. */
+/** Serve with a new key. Sessions, codes and tokens of the provider before stay valid. */
 async function rotate(issuer) {
   const provider = new Provider(issuer, {
-    clients: [{ id_token_signed_response_alg: 'ES256', application_type: 'native', ...client }],
+    clients: [
+      {
+        id_token_signed_response_alg: 'ES256',
+        application_type: 'native',
+        grant_types: ['authorization_code', 'refresh_token'],
+        ...client,
+      },
+    ],
+    rotateRefreshToken: true,
+    adapter,
     jwks: { keys: [await signingKey()] },
     cookies: { keys: ['a key of this test'] },
     claims: { openid: ['sub', 'tenant', 'roles'] },
@@ -35,6 +47,7 @@ async function rotate(issuer) {
     ttl: {
       IdToken: () => state.lifetime,
       AccessToken: () => state.lifetime,
+      RefreshToken: 600,
       Grant: 600,
       Session: 600,
       Interaction: 600,
@@ -53,8 +66,11 @@ async function rotate(issuer) {
     },
     interactions: { url: (_, { uid }) => `/form/${uid}` },
     loadExistingGrant: granted,
-    findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id, ...accounts[id] }) }),
+    findAccount: (_, id) =>
+      state.disabled.has(id) ? undefined : { accountId: id, claims: () => ({ sub: id, ...accounts[id] }) },
   });
+  provider.on('grant.success', ({ oidc }) => (state.renewals += oidc.params.grant_type === 'refresh_token'));
+  provider.on('grant.revoked', ({ oidc }) => (state.reuses += Boolean(oidc.entities.RefreshToken?.consumed)));
   const handle = provider.callback();
   state.handle = (request, response) =>
     request.url.startsWith('/form/') ? form(provider, request, response) : handle(request, response);
@@ -90,8 +106,11 @@ async function form(provider, request, response) {
 
 const commands = {
   rotate: () => rotate(issuer),
-  clock: (seconds) => (Date.now = () => now() + seconds * 1000),
-  lifetime: (seconds) => (state.lifetime = seconds),
+  clock: (seconds) => (Date.now = () => now() + Number(seconds) * 1000),
+  lifetime: (seconds) => void (state.lifetime = Number(seconds)),
+  disable: (name) => state.disabled.add(name),
+  renewals: () => state.renewals,
+  reuses: () => state.reuses,
 };
 
 const server = createServer((request, response) => state.handle(request, response));
@@ -101,7 +120,7 @@ await rotate(issuer);
 console.log(issuer);
 for await (const line of createInterface({ input: process.stdin })) {
   const [command, argument] = line.split(' ');
-  await commands[command](Number(argument));
-  console.log('done');
+  const found = await commands[command](argument);
+  console.log(typeof found === 'number' ? found : 'done');
 }
 process.exit(0);

@@ -79,7 +79,7 @@ class IdentityProvider(Stored):
     on_page: bool
     """Whether the page offers to sign in through it."""
     tenant: str
-    """The caller's tenant."""
+    """The caller's tenant, as the claim names it."""
     tenant_claim: str
     """The claim with the tenant; `a.b` is the member `b` of the claim `a`."""
     default_tenant: bool
@@ -229,10 +229,11 @@ class ProviderSignIns:
         settings = self.settings
         if settings is None:
             return Listing[IdentityProvider](items=())
+        names = {tenant: value for value, tenant in settings.tenants.items()}
         provider = IdentityProvider(
             issuer=settings.issuer,
             on_page=settings.client_id is not None,
-            tenant=caller.tenant,
+            tenant=names.get(caller.tenant, caller.tenant),
             tenant_claim=settings.tenant_claim,
             default_tenant=settings.default_tenant == caller.tenant,
             rights_claim=settings.rights_claim,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import logging
 from collections.abc import Mapping
@@ -64,6 +66,12 @@ class SignInCode(Wire):
     code_verifier: str = Field(min_length=1, max_length=FIELD_CHARS)
     redirect_uri: str = Field(min_length=1, max_length=FIELD_CHARS)
 
+    @property
+    def challenge(self) -> str:
+        """What the page sent to the provider before, as `code_challenge` and as `nonce`."""
+        hashed = hashlib.sha256(self.code_verifier.encode()).digest()
+        return base64.urlsafe_b64encode(hashed).rstrip(b"=").decode()
+
 
 class OidcProvider:
     """https://openid.net/specs/openid-connect-discovery-1_0.html and RFC 7636 (PKCE)."""
@@ -79,6 +87,7 @@ class OidcProvider:
         if found.get("issuer") != issuer:
             raise _unavailable(f"the issuer is {found.get('issuer')!r}, not {issuer!r}")
         methods = found.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        method = self._settings.client_auth or ("basic" if "client_secret_basic" in methods else "post")
         try:
             return ProviderEndpoints(
                 authorization=secure_url(str(found.get("authorization_endpoint"))),
@@ -86,7 +95,7 @@ class OidcProvider:
                 keys=secure_url(str(found.get("jwks_uri"))),
                 revocation=_optional(found.get("revocation_endpoint")),
                 end_session=_optional(found.get("end_session_endpoint")),
-                basic_auth="client_secret_basic" in methods,
+                basic_auth=method == "basic",
             )
         except UrlRefused as refused:
             raise _unavailable(f"an endpoint is missing or not secure: {refused}") from refused
@@ -139,17 +148,17 @@ class OidcProvider:
         self, endpoints: ProviderEndpoints, url: Url, fields: Mapping[str, str]
     ) -> tuple[int, Document]:
         """Send a form as the page's client."""
-        client = self._settings.client_id or ""
-        form = {"client_id": client, **fields}
-        auth = None
-        if (secret := self._settings.client_secret) is not None:
-            if endpoints.basic_auth:
-                # Encoded as in a form: RFC 6749, section 2.3.1.
-                auth = encode_basic_auth(quote_plus(client), quote_plus(secret.get_secret_value()))
-            else:
-                form["client_secret"] = secret.get_secret_value()
+        client, secret = self._settings.client_id or "", self._settings.client_secret
+        form = dict(fields)
         headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
-        headers |= {"authorization": auth} if auth else {}
+        if secret is not None and endpoints.basic_auth:
+            # Encoded as in a form: RFC 6749, section 2.3.1. Okta refuses clients that are named twice.
+            headers["authorization"] = encode_basic_auth(
+                quote_plus(client), quote_plus(secret.get_secret_value())
+            )
+        else:
+            form["client_id"] = client
+            form |= {"client_secret": secret.get_secret_value()} if secret is not None else {}
         return await self._request("POST", url, headers, urlencode(form).encode())
 
     async def _get(self, url: Url) -> Document:

@@ -10,10 +10,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import jwt
+from jwt.algorithms import AllowedPublicKeys
 
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Unauthorized, Unavailable
 from banksman.contracts.ids import check_token, digest
@@ -35,6 +37,8 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 """Algorithms with a public key. If HMAC were accepted, a client could sign tokens with the public key."""
 INVALID = (jwt.InvalidTokenError, ArithmeticError, RecursionError, TypeError, ValueError)
 """Errors of the library for an invalid token: it does not expect every number or depth that JSON permits."""
+TYPES = ("jwt", "at+jwt", "application/at+jwt")
+"""Types of ID tokens and access tokens. Others, such as logout tokens, are not for their bearer."""
 REFRESH_S = 300.0
 """Seconds after which the provider's keys are fetched again."""
 LEEWAY_S = 30
@@ -44,6 +48,15 @@ MAX_KEYS = 100
 MAX_REMEMBERED = 2_000
 """Maximum cached tokens, so that each token is verified once."""
 USER_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A public key of the provider."""
+
+    id: str | None
+    verifies: jwt.PyJWK | AllowedPublicKeys
+    """With its algorithm, unless the provider names none: then it is for each that fits its type."""
 
 
 class OidcTokens:
@@ -56,7 +69,7 @@ class OidcTokens:
         self._settings = settings
         self._provider = provider
         self._endpoints: ProviderEndpoints | None = None
-        self._keys: tuple[jwt.PyJWK, ...] = ()
+        self._keys: tuple[SigningKey, ...] = ()
         self._verified: OrderedDict[str, Caller] = OrderedDict()
         self._refreshing = asyncio.Lock()
         """Lets requests that wait for the same keys read them once."""
@@ -117,7 +130,12 @@ class OidcTokens:
 
     async def sign_in(self, code: SignInCode) -> tuple[TokenGrant, Caller]:
         """Exchange a code for a token; return the grant and its caller. Raises as `caller`."""
-        return await self._checked(await self._provider.exchange(await self._known_endpoints(), code))
+        grant = await self._provider.exchange(await self._known_endpoints(), code)
+        checked = await self._checked(grant)
+        nonce = jwt.decode(grant.token, options={"verify_signature": False}).get("nonce")
+        if nonce is not None and nonce != code.challenge:
+            raise Unauthorized("the token is of another sign-in: it has not the 'nonce' that was sent")
+        return checked
 
     async def renew(self, refresh_token: str) -> tuple[TokenGrant, Caller]:
         """Exchange a refresh token for another token; returns and raises as `sign_in`."""
@@ -151,13 +169,13 @@ class OidcTokens:
         assert self._endpoints is not None
         return self._endpoints
 
-    def _candidates(self, token: str) -> list[jwt.PyJWK]:
+    def _candidates(self, token: str) -> list[SigningKey]:
         """Return the keys that may have signed a token: the one that it names, or all if it names none."""
         try:
             name = jwt.get_unverified_header(token).get("kid")
         except INVALID:
             return list(self._keys)
-        return [key for key in self._keys if name is None or key.key_id == name]
+        return [key for key in self._keys if name is None or key.id == name]
 
     def _claims(self, token: str) -> Mapping[str, Any]:
         if not self._keys:
@@ -165,9 +183,9 @@ class OidcTokens:
         problem: Exception | None = None
         for key in self._candidates(token):
             try:
-                return jwt.decode(
+                found = jwt.decode_complete(
                     token,
-                    key,
+                    key.verifies,
                     algorithms=ALGORITHMS,
                     audience=self._settings.audiences,
                     issuer=self._settings.issuer,
@@ -176,6 +194,8 @@ class OidcTokens:
                 )
             except INVALID as error:
                 problem = error
+            else:
+                return _of_bearer(found["header"], found["payload"])
         raise Unauthorized(f"the token is not valid: {problem or 'its key is unknown'}")
 
     def _caller_of(self, claims: Mapping[str, Any]) -> Caller:
@@ -183,15 +203,25 @@ class OidcTokens:
         user = _claim(claims, settings.user_claim)
         if not isinstance(user, str) or not 0 < len(user) <= USER_CHARS:
             raise Unauthorized(f"the token has no claim {settings.user_claim!r} with the name of a user")
-        tenant = _claim(claims, settings.tenant_claim) or settings.default_tenant
+        if settings.user_claim == "email" and claims.get("email_verified") in (False, "false"):
+            raise Forbidden(f"the address of the account {user} is not verified at the provider")
+        for name in (settings.tenant_claim, settings.rights_claim):
+            _check_complete(claims, name)
+        tenant = self._tenant(claims, user)
+        return Caller(tenant, user, rights=self._rights(claims), expires_at=_expiry(claims))
+
+    def _tenant(self, claims: Mapping[str, Any], user: str) -> str:
+        settings = self._settings
+        value = _claim(claims, settings.tenant_claim)
+        tenant = settings.tenants.get(str(value)) if settings.tenants and value else value
+        tenant = tenant if value else settings.default_tenant
         try:
-            tenant = check_token(tenant if isinstance(tenant, str) else "", "tenant")
+            return check_token(tenant if isinstance(tenant, str) else "", "tenant")
         except BadInput as error:
             raise Forbidden(
                 f"the account {user} belongs to no tenant: "
-                f"its claim {settings.tenant_claim!r} is {tenant!r}, not the name of a tenant"
+                f"its claim {settings.tenant_claim!r} is {value!r}, not the name of a tenant"
             ) from error
-        return Caller(tenant, user, rights=self._rights(claims), expires_at=_expiry(claims))
 
     def _rights(self, claims: Mapping[str, Any]) -> frozenset[Right]:
         found = _claim(claims, self._settings.rights_claim)
@@ -223,6 +253,23 @@ async def oidc_tokens(settings: OidcSettings, background: Background) -> AsyncGe
         yield tokens
 
 
+def _of_bearer(header: Mapping[str, Any], claims: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the claims of a token that any bearer may use; refuse other tokens of the provider."""
+    kind = str(header.get("typ", "JWT"))
+    if kind.lower() not in TYPES:
+        raise Unauthorized(f"the token is not valid: its type is {kind!r}, not JWT or at+jwt")
+    if "cnf" in claims:
+        raise Unauthorized("the token is not valid: it is bound to a key of its client (claim 'cnf')")
+    return claims
+
+
+def _check_complete(claims: Mapping[str, Any], name: str) -> None:
+    """Raise `Forbidden` if the token only says where to read a claim, as Entra ID does for many groups."""
+    elsewhere = claims.get("_claim_names")
+    if isinstance(elsewhere, Mapping) and name in elsewhere:
+        raise Forbidden(f"the token has no claim {name!r}, since it was too long: let the provider name less")
+
+
 def _expiry(claims: Mapping[str, Any]) -> datetime:
     try:
         return datetime.fromtimestamp(int(claims["exp"]) + LEEWAY_S, UTC)
@@ -236,14 +283,15 @@ def _is_jwt(token: str) -> bool:
     return token.count(".") == 2 and len(token) <= MAX_TOKEN_CHARS
 
 
-def _signing_keys(key_set: Mapping[str, Any]) -> tuple[jwt.PyJWK, ...]:
+def _signing_keys(key_set: Mapping[str, Any]) -> tuple[SigningKey, ...]:
     """Return the public keys of a set that sign tokens, without other keys, such as those for encryption."""
-    found: list[jwt.PyJWK] = []
+    found: list[SigningKey] = []
     for one in key_set.get("keys", ())[:MAX_KEYS]:
         if one.get("use", "sig") != "sig" or one.get("kty") == "oct":
             continue
         try:
-            found.append(jwt.PyJWK(one))
+            key = jwt.PyJWK(one)
+            found.append(SigningKey(key.key_id, key if "alg" in one else key.key))
         except jwt.PyJWTError as error:
             logger.warning("a key of the OIDC provider cannot be used: %s", error)
     return tuple(found)

@@ -35,7 +35,9 @@ const here = (location) => location.origin + location.pathname;
 export async function begin(provider, { session, preferences, location }) {
   const [state, verifier] = [random(), random()];
   session.setItem(PENDING, JSON.stringify({ state, verifier, hash: location.hash }));
-  const challenge = new Uint8Array(await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier)));
+  const challenge = base64url(
+    new Uint8Array(await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier))),
+  );
   const url = new URL(provider.authorization_endpoint ?? '');
   const parameters = {
     ...provider.parameters,
@@ -44,12 +46,23 @@ export async function begin(provider, { session, preferences, location }) {
     redirect_uri: here(location),
     scope: provider.scope ?? '',
     state,
-    code_challenge: base64url(challenge),
+    // Some providers require one. The gateway, which knows the verifier, compares it with that of the ID token.
+    nonce: challenge,
+    code_challenge: challenge,
     code_challenge_method: 'S256',
-    ...(preferences.getItem(SIGNED_OUT) ? { prompt: 'login' } : {}),
+    ...(preferences.getItem(SIGNED_OUT) ? { prompt: asking(provider.parameters?.prompt) } : {}),
   };
   for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value);
   location.assign(url.href);
+}
+
+/**
+ * The parameter `prompt` after a sign-out. Google knows no `login`: there the operator's `select_account` suffices.
+ *
+ * @param {string} [prompt] that of the settings
+ */
+function asking(prompt = '') {
+  return /\b(login|select_account)\b/.test(prompt) ? prompt : `login ${prompt}`.trim();
 }
 
 /**
