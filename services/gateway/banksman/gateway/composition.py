@@ -105,6 +105,12 @@ def body_limits(features: Iterable[Feature]) -> Iterator[tuple[str, str, BodyLim
                 yield from ((method, route.path, BodyLimit.FORWARDED) for method in route.methods or ())
 
 
+def starting_routes(features: Iterable[Feature]) -> Iterator[tuple[str, str]]:
+    """Yield method and path of the requests that start work."""
+    for feature in features:
+        yield from ((one.method, one.path) for one in feature.operations if one.path and one.starts_work)
+
+
 # FastAPI builds validators for each route. `make up` forks gateways from a process that has imported this
 # module, so that they share the routes.
 routes_of(FEATURES)

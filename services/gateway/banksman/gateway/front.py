@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from banksman.contracts.errors import Unavailable
-from banksman.gateway.composition import FEATURES, body_limits, operations_of, routes_of
+from banksman.gateway.composition import FEATURES, body_limits, operations_of, routes_of, starting_routes
 from banksman.gateway.feature import Feature, Groundwork
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.http.perimeter import Perimeter, connection_limits, with_cors
@@ -130,7 +130,15 @@ async def listening_front(
         app = application(health, dispatcher, routes_of(features))
         await stack.enter_async_context(health_server(health, settings.gateway))
         http = await stack.enter_async_context(contextlib.AsyncExitStack())
-        perimeter = Perimeter(with_websocket(app), settings.gateway, keys, intake, body_limits(features))
+        perimeter = Perimeter(
+            with_websocket(app),
+            settings.gateway,
+            keys,
+            intake,
+            body_limits(features),
+            dispatcher,
+            starting_routes(features),
+        )
         port = await http.enter_async_context(
             listening(_http_config(with_cors(perimeter, settings.gateway), settings))
         )

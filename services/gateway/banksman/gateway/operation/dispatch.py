@@ -82,8 +82,13 @@ class Dispatcher:
     async def admit(self, operation: Operation, caller: Caller) -> None:
         """Check the caller's right, and that the system has room for new work; raises as `handle`."""
         operation.check(caller)
-        if operation.starts_work and self.admission is not None:
-            await self.admission.check_load(caller.tenant)
+        if operation.starts_work:
+            await self.check_load(caller.tenant)
+
+    async def check_load(self, tenant: str) -> None:
+        """Raise `Overloaded` if new work of a tenant could not start now."""
+        if self.admission is not None:
+            await self.admission.check_load(tenant)
 
     def one_start(self, caller: Caller) -> AbstractAsyncContextManager[None]:
         """Return a context for the frames of one start: a new conversation, and its first message.

@@ -18,11 +18,19 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden, Unavailable
+from banksman.contracts.errors import (
+    BanksmanError,
+    CallerMistake,
+    ErrorCode,
+    Forbidden,
+    Unauthorized,
+    Unavailable,
+)
 from banksman.contracts.ids import digest, new_id
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.caller import key_of
 from banksman.gateway.operation.declaration import BodyLimit
+from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import error_response
 from banksman.gateway.operation.intake import JsonIntake
 from banksman.gateway.operation.parameters import CHECKED
@@ -63,8 +71,16 @@ class Perimeter:
         keys: Keys,
         intake: JsonIntake,
         limits: Iterable[tuple[str, str, BodyLimit]],
+        dispatcher: Dispatcher,
+        starts: Iterable[tuple[str, str]],
     ) -> None:
-        """Wrap an application. `limits` are those of methods and paths, `SMALL` for any other."""
+        """Wrap an application.
+
+        Args:
+            limits: The limits of methods and paths, `SMALL` for any other.
+            starts: Methods and paths of requests that start work: if it could not start now, they are refused
+                before the application's layers, which cost more than the refusal.
+        """
         self._app = app
         self._settings = settings
         self._keys = keys
@@ -73,6 +89,8 @@ class Perimeter:
         self._rates = Rates(settings.rate)
         self._intake = intake
         self._limits = [(method, compile_path(path)[0], limit) for method, path, limit in limits]
+        self._dispatcher = dispatcher
+        self._starts = [(method, compile_path(path)[0]) for method, path in starts]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -92,6 +110,7 @@ class Perimeter:
                 return
             limited = self._body(scope, headers, receive)
             limited.check_length(headers)
+            await self._check_load(scope, headers)
             await self._app(scope, limited.receive, response.send)
         except BanksmanError as error:
             # The request was refused: the application handles its own errors. Before an upgrade, Starlette
@@ -121,6 +140,12 @@ class Perimeter:
             self._rates.check(key or _address(scope))
         if key or self._keys.keyless:
             know_client(scope, key or KEYLESS)
+
+    async def _check_load(self, scope: Scope, headers: Headers) -> None:
+        """Refuse a request with a known key that starts work, if the work could not start now."""
+        if any(scope["method"] == method and path.match(scope["path"]) for method, path in self._starts):
+            with contextlib.suppress(Unauthorized):
+                await self._dispatcher.check_load(self._keys.caller(key_of(headers)).tenant)
 
     def _same_origin(self, headers: Headers) -> bool:
         origin = headers.get("origin")
