@@ -50,6 +50,7 @@ async def facts_of(providers: Providers, asked: list[str], questions: int) -> Fa
     ("vendor", "routes", "facts"),
     [
         ("vllm", {"/v1/models": {"data": [{"id": "qwen3", "max_model_len": 32_768}]}}, Facts(32_768)),
+        ("vllm", {"/v1/models": '[{"id": "qwen3", "max_model_len": 32768}]'}, Facts(32_768)),
         (
             "openrouter",
             {

@@ -33,7 +33,6 @@ from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.operation.intake import JsonIntake
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.runs.runs import Runs
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runtime.health import Health
@@ -75,14 +74,8 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         finally:
             health.draining = True
             await connections.drain(RECONNECT_AFTER_S)
-            front.http.callback(front.after_most_of_the_drain, partial(_end_waits, base))
+            front.http.callback(front.after_most_of_the_drain, base.services[FollowedRuns].end)
             await front.http.aclose()
-
-
-def _end_waits(base: Foundation) -> None:
-    """End what follows or awaits a run with its state: the server cancels what is open at the end."""
-    base.services[FollowedRuns].end()
-    base.services[Runs].stopping.set()
 
 
 async def _foundation(front: Front, bus: Bus, stack: contextlib.AsyncExitStack) -> Foundation:

@@ -99,7 +99,8 @@ class Pulls:
                 self._succeeded()
                 self.forget()
             case status:
-                self._failed(f"{status} {headers.get(DESCRIPTION, '')}")
+                reason = headers.get(DESCRIPTION, "the consumer does not respond")
+                self._failed(f"status {status}: {reason}")
 
     async def _pull(self) -> None:
         if self._pause_s:

@@ -8,8 +8,8 @@ written by compare-and-set. A runner that restarts has the same id, and so the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AsyncExitStack, contextmanager
 
 from pydantic import Field, ValidationError
 
@@ -110,7 +110,7 @@ class Placements(Scoped):
         """When a process of a tool server last ended, by the key of its lease without the epoch."""
         self._on_end: list[Callable[[], None]] = []
         self._waiting: dict[asyncio.Future[None], Process] = {}
-        """The runner of each file request that waits; the future is done when its lease ends."""
+        """The process of each request that waits; the future is done when its lease ends."""
 
     async def _enter(self, scope: AsyncExitStack) -> None:
         await scope.enter_async_context(self._leases)
@@ -209,7 +209,8 @@ class Placements(Scoped):
     ) -> calls.CallReply | None:
         """Send the request for a call; return None if no process replied with a `CallReply`.
 
-        A tool server need not reply once `shown` is done; None requires a reply.
+        A tool server need not reply once `shown` is done; None requires a reply. The wait also ends with the
+        lease of the process: the other processes of a tool server do not reply in its place.
         """
         if shown is not None and request.call.server is not None:
             request = request.model_copy(update={"start_suffices": True})
@@ -223,10 +224,13 @@ class Placements(Scoped):
             elif request.call.secrets:
                 request = await self._with_secrets(placement, request)
             data = request.model_dump_json().encode()
-            reply = await self._bus.request(subject, data, CALL_TIMEOUT_S, unless=shown)
+            with self._until_ended(placement) as ended:
+                if shown is not None:
+                    shown.add_done_callback(lambda _: ended.done() or ended.set_result(None))
+                reply = await self._bus.request(subject, data, CALL_TIMEOUT_S, unless=ended)
             if not reply and shown is not None and shown.done():
                 return calls.CallReply(answer="accepted")
-            return calls.CallReply.model_validate_json(reply)
+            return calls.CallReply.model_validate_json(reply) if reply else None
         except (SecretUnusable, AccessMissing) as error:
             reason, of_user = f"The call was not sent: {error}.", isinstance(error, UserAccessMissing)
             return calls.CallReply(answer="refused", reason=reason, sign_in=of_user)
@@ -292,22 +296,28 @@ class Placements(Scoped):
         )
         finds = isinstance(request, McpRequest)
         timeout_s = RESTORE_TIMEOUT_S if restores else FIND_TIMEOUT_S if finds else FILES_TIMEOUT_S
-        ended = asyncio.get_running_loop().create_future()
-        self._waiting[ended] = placed_at
         try:
-            reply = await self._bus.request(
-                subject, request.model_dump_json().encode(), timeout_s, unless=ended
-            )
+            with self._until_ended(placed_at) as ended:
+                data = request.model_dump_json().encode()
+                reply = await self._bus.request(subject, data, timeout_s, unless=ended)
         except TimedOut as error:
             if not self._bus.connected:
                 raise
             public = f"the tool-runner did not reply within {timeout_s:g} s"
             raise Unavailable(str(error), public=public) from error
-        finally:
-            del self._waiting[ended]
         if not reply:
             raise Unavailable(ENDED)
         return FileReply.model_validate_json(reply)
+
+    @contextmanager
+    def _until_ended(self, process: Process) -> Generator[asyncio.Future[None]]:
+        """Provide a future that is done when the lease of a process ends during the block."""
+        ended = asyncio.get_running_loop().create_future()
+        self._waiting[ended] = process
+        try:
+            yield ended
+        finally:
+            del self._waiting[ended]
 
     async def _removed(self, tenant: str, conversation_id: str, record: WorkspaceOwner) -> bool:
         """Request the removal of a workspace from its runner; return False if the workspace may remain."""
@@ -331,7 +341,9 @@ class Placements(Scoped):
         now = asyncio.get_running_loop().time()
         for ended, process in tuple(self._waiting.items()):
             is_same = entry is not None and entry.value.runner_epoch <= process.runner_epoch
-            if process.runner == key and not is_same and not ended.done():
+            server, _, epoch = key.rpartition(".")
+            of_server = epoch == str(process.runner_epoch) and server.partition(".")[0] == process.runner
+            if (process.runner == key or of_server) and not is_same and not ended.done():
                 ended.set_result(None)
         if entry is not None:
             self._renewed_at[key] = now

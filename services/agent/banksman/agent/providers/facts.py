@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from banksman.agent.providers.untyped import as_list, as_object, as_text
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.wire import JsonObject, JsonValue
 
 FACTS_S = 300.0
 """Seconds for which the facts of a model are kept; also those of a server that told none."""
@@ -37,8 +37,8 @@ class Facts:
     """Whether the model sees images; None if unknown."""
 
 
-Fetch = Callable[[str, JsonObject | None], Awaitable[JsonObject]]
-"""Requests a URL of the server, with POST if there is a body; returns `{}` for every error."""
+Fetch = Callable[[str, JsonObject | None], Awaitable[JsonValue]]
+"""Requests a URL of the server, with POST if there is a body; returns None for every error."""
 
 
 class ServerFacts:
@@ -77,13 +77,14 @@ class ServerFacts:
     async def _asked(self, model: str, source: FactSource) -> Facts:
         match source:
             case "llama.cpp":
-                props = await self._fetch(f"{self._root}/props", None)
+                props = as_object(await self._fetch(f"{self._root}/props", None))
                 size = as_object(props.get("default_generation_settings")).get("n_ctx")
                 return Facts(_size(size), _flag(as_object(props.get("modalities")).get("vision")))
             case "ollama":
                 return await self._of_ollama(model)
             case _:
-                listed = as_list((await self._fetch(f"{self._base}/models", None)).get("data"))
+                reply = await self._fetch(f"{self._base}/models", None)
+                listed = as_list(reply) or as_list(as_object(reply).get("data"))
                 one = as_object(next((one for one in listed if as_object(one).get("id") == model), None))
                 size = next((size for name in _CONTEXT_FIELDS if (size := _size(one.get(name)))), None)
                 modalities = as_list(as_object(one.get("architecture")).get("input_modalities"))
@@ -91,8 +92,8 @@ class ServerFacts:
 
     async def _of_ollama(self, model: str) -> Facts:
         """A loaded model has the size with which it was loaded; what it could have does not count."""
-        shown = await self._fetch(f"{self._root}/api/show", {"model": model})
-        loaded = as_list((await self._fetch(f"{self._root}/api/ps", None)).get("models"))
+        shown = as_object(await self._fetch(f"{self._root}/api/show", {"model": model}))
+        loaded = as_list(as_object(await self._fetch(f"{self._root}/api/ps", None)).get("models"))
         names = (model, f"{model}:latest")
         sizes = [
             _size(one.get("context_length")) for one in map(as_object, loaded) if one.get("model") in names

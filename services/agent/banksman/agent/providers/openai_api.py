@@ -22,7 +22,7 @@ from banksman.agent.providers.faults import TransientFault, shown_reason, status
 from banksman.agent.providers.responses import ENDS, FAILED
 from banksman.agent.providers.untyped import as_list, as_object, as_text
 from banksman.contracts.errors import ProviderFailed
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.outgoing import proxy_for
 from banksman.runtime.tracing import outgoing
@@ -110,16 +110,16 @@ class OpenAIApi:
         except (aiohttp.ClientError, OSError) as error:
             raise TransientFault(f"the stream broke off: {error}") from error
 
-    async def fetch(self, url: str, body: JsonObject | None) -> JsonObject:
-        """Return the JSON object at a URL of this server; `{}` for every error and for a large reply."""
+    async def fetch(self, url: str, body: JsonObject | None) -> JsonValue:
+        """Return the JSON at a URL of this server; None for every error and for a large reply."""
         timeout = aiohttp.ClientTimeout(total=_FETCH_S)
         ask = partial(self._session.request, "POST" if body else "GET", url, json=body, proxy=self._proxy)
         try:
             async with ask(timeout=timeout, allow_redirects=False) as response:
                 text = await _beginning(response.content, MAX_FETCHED_BYTES)
-                return as_object(json.loads(text)) if response.status == 200 else {}
+                return json.loads(text) if response.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError):
-            return {}
+            return None
 
     async def close(self) -> None:
         if "_session" in self.__dict__:

@@ -216,7 +216,7 @@ async def build(base: Foundation) -> None:
         enabled=settings.generates_titles,
         model_name=settings.gateway.title_model,
     )
-    followed = FollowedRuns(base.dispatcher, services[Feeds], views)
+    followed = FollowedRuns(base.dispatcher, services[Feeds], views, services[Runs].stopping)
     # Here and not with the runs, because a first message creates its conversation.
     over_http = RunsOverHttp(changes, services[RunStarts], requests, followed, services[Runs])
     services.add(changes, imports, titles, Search(base.bus, index), followed, over_http)

@@ -88,12 +88,13 @@ class FollowedRuns:
     dispatcher: Dispatcher
     feeds: Feeds
     views: Views
-    stopping: bool = False
+    stopping: asyncio.Event
+    """Set when the process stops: streams and waits for runs end, and clients continue at another gateway."""
     _open: WeakSet[ConversationFeed] = field(default_factory=lambda: WeakSet[ConversationFeed]())
 
     def end(self) -> None:
-        """End the streams when the process stops; clients read the runs again from another gateway."""
-        self.stopping = True
+        """End the streams and the waits for runs."""
+        self.stopping.set()
         for feed in tuple(self._open):
             feed.require_resync(STOPPING)
 
@@ -137,7 +138,7 @@ class FollowedRuns:
     ) -> FollowedRun:
         feed.only(run_id)
         self._open.add(feed)
-        if self.stopping:
+        if self.stopping.is_set():
             feed.require_resync(STOPPING)
         return FollowedRun(self, caller, conversation_id, run_id, feed, outbox)
 

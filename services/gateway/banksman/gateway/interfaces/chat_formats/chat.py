@@ -136,7 +136,7 @@ async def _outcome(followed: FollowedRuns, caller: Caller, run_id: str) -> Run:
     """Return a run once it has ended, or when the gateway stops."""
     while True:
         run: Run = await followed.dispatcher.request("run.read", caller, run_id=run_id, wait_s=WAIT_S)
-        if isinstance(run, EndedRun) or followed.stopping:
+        if isinstance(run, EndedRun) or followed.stopping.is_set():
             return run
 
 
