@@ -59,6 +59,7 @@ OTHER_NAMES = {
     "schedule delete": 'subjects.api(TENANT, "schedule"',
     "/context/model-servers/{name}": "SERVERS}/{",
     "/context/model-servers/{name}/test": "{named}/test",
+    "conversation share": 'subjects.api(tenant, "conversation"',
     "instructions read": 'subjects.api(tenant, "instructions"',
     "instructions set": 'subjects.api(tenant, "instructions"',
     "model_server list": 'subjects.api(tenant, "model_server"',

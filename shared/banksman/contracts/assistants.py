@@ -327,6 +327,8 @@ class ConversationRecord(Stored):
     """`idle`, or the status of the open run."""
     created_by: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
     """The user who created it; empty if it is not known."""
+    people: tuple[str, ...] | None = Field(default=None, exclude_if=lambda people: people is None)
+    """The users to whom it is limited; missing for everyone of the tenant. Added when it is read."""
     pinned: bool = Field(default=False, exclude_if=lambda pinned: not pinned)
     """True if clients show it first."""
     archived: bool = Field(default=False, exclude_if=lambda archived: not archived)

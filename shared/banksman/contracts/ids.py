@@ -13,6 +13,8 @@ TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 TOKEN_RULE = "1 to 64 letters, digits, '-' or '_'"
 _TOKEN = re.compile(TOKEN_PATTERN)
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PART = "_"
+"""Precedes the name of a part in a conversation's id."""
 _RANDOM_CHARS = 12
 """Length of the random part at the end of an id."""
 
@@ -60,6 +62,19 @@ def conversation_of_approval(approval_id: str) -> str | None:
     """Return the conversation id that an approval id begins with; None if the id is malformed."""
     run_id = approval_id.rpartition("-")[0]
     return run_id.rpartition("-")[0] or None
+
+
+def part_of(conversation_id: str, name: str | None = None) -> str:
+    """Return the id of a conversation that belongs to another, and is seen by the same people.
+
+    `name` has 12 characters, the same for the same part; None for a new part.
+    """
+    return f"{conversation_id}{_PART}{name or _base32(secrets.randbits(60), _RANDOM_CHARS)}"
+
+
+def whole_of(conversation_id: str) -> str:
+    """Return the conversation to which one belongs by its id; the same id for one of its own."""
+    return conversation_id.partition(_PART)[0]
 
 
 def attempt_id(tool_call_id: str, number: int) -> str:

@@ -149,6 +149,7 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "approval reply": {"all": "approve"},
         "input reply": {"value": 1},
         "conversation rename": {"title": "t"},
+        "conversation share": {"people": []},
         "conversation import": IMPORT,
         "conversation search": {"q": "crane"},
         "assistant revision": {"revision": 1},

@@ -22,7 +22,7 @@ async def test_an_approval_found_neither_in_its_slot_nor_in_the_log_is_read_agai
     bus: Bus, tenant: str, missed: int
 ) -> None:
     """P3: a new leader shows its slots late, and meanwhile another user decides, which ends the request."""
-    conversations = Conversations(bus, Views(EventLog(bus)), UNUSED)
+    conversations = Conversations(bus, Views(EventLog(bus)), UNUSED, UNUSED)
     decisions = Decisions(UNUSED, conversations, UNUSED, UNUSED, UNUSED, b"", UNUSED, UNUSED)
     approval_id = approval_id_for(f"{new_id('c')}-{new_id('w')}")
     left = [NotFound("approval", approval_id)] * missed

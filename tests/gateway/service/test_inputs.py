@@ -51,7 +51,7 @@ async def test_a_value_above_the_limit_of_results_is_refused_with_its_size(
             input=wanted,
         )
         await slots.publish_request(request)
-        conversations = Conversations(bus, Views(EventLog(bus)), UNUSED)
+        conversations = Conversations(bus, Views(EventLog(bus)), UNUSED, UNUSED)
         decisions = Decisions(slots, conversations, UNUSED, schemas, clock, KEY, UNUSED, UNUSED)
         inputs = Inputs(slots, decisions, schemas, clock, KEY, UNUSED)
         largest = "y" * (RESULT_BYTES - len('""'))

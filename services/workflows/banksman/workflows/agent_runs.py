@@ -10,7 +10,7 @@ from banksman.bus.storage.live import LiveHub
 from banksman.contracts.assistants import ConversationRecord, RunSettings
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.events import RunFinished
-from banksman.contracts.ids import digest
+from banksman.contracts.ids import digest, part_of
 from banksman.contracts.messages import AssistantMessage, Message, UserMessage, text_of
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.wire import JsonObject
@@ -153,12 +153,12 @@ def _start(owned: Ownership, step: AgentRunStep, settings: RunSettings, transcri
         changes["options"] = settings.options.model_copy(update=options)
     if step.system_prompt is not None:
         changes |= {"system_prompt": step.system_prompt, "system_prompt_id": None}
-    conversation_id = f"c{name[:21]}"
+    conversation_id = part_of(state.conversation_id, name[:12])
     return StartRun(
         tenant=state.tenant,
         conversation_id=conversation_id,
-        run_id=f"{conversation_id}-{name[21:33]}",
-        message_id=f"m{name[33:54]}",
+        run_id=f"{conversation_id}-{name[12:24]}",
+        message_id=f"m{name[24:45]}",
         content=transcript + step.message,
         settings=settings.model_copy(update=changes),
         user=f"workflow {run_id}"[:200],

@@ -101,6 +101,7 @@ class PendingApprovals:
                 **_noted(one.request, notes.get(one.request.approval_id, {}), caller.user, now),
             )
             for one in pending
+            if not self.conversations.limited.hides(caller, one.request.conversation_id)
             for title, creator in (conversations[one.request.conversation_id],)
         )
         return bodies.ApprovalPage(
@@ -117,6 +118,7 @@ class PendingApprovals:
             {**one.request.input.model_dump(by_alias=True), **dict(one.request)}
             for one in pending
             if one.request.input is not None
+            and not self.conversations.limited.hides(caller, one.request.conversation_id)
         )
         return bodies.InputPage(
             items=tuple(bodies.PendingInput.model_validate(item) for item in items),

@@ -23,7 +23,7 @@ from banksman.contracts.work import ForgetDecision
 from banksman.gateway.conversations.conversations import Conversations, read_all
 from banksman.gateway.conversations.view import RememberedDecision
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.operation.caller import APPROVE
+from banksman.gateway.operation.caller import APPROVE, Caller
 from banksman.gateway.operation.declaration import EARLY, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, provided
 from banksman.gateway.quotas.backlog import Backlog
@@ -86,7 +86,7 @@ class RememberedDecisions:
     async def list_remembered(self: Service, caller: CallerDep) -> Listing[ListedRemembered]:
         """List the decisions that apply to further calls, newest first."""
         places = [entry.value async for entry in self._bucket.entries(_key(caller.tenant))]
-        listed = await read_all(partial(self._listed, caller.tenant), places)
+        listed = await read_all(partial(self._listed, caller), places)
         found = (one for one in listed if one is not None)
         items = sorted(found, key=lambda one: one.at, reverse=True)
         return Listing[ListedRemembered](items=tuple(items))
@@ -102,7 +102,7 @@ class RememberedDecisions:
         # It is withdrawn once that is in the log. After `NotReady`, a repeated request continues to wait.
         conversation_id = conversation_of_approval(check_token(approval_id, "approval_id"))
         if conversation_id is None or await self._remembered(caller.tenant, approval_id) is None:
-            raise NotFound("remembered decision", approval_id)
+            raise NotFound("approval", approval_id)
         await self.backlog.check_signal(caller.tenant)
         signal = ForgetDecision(
             tenant=caller.tenant, conversation_id=conversation_id, approval_id=approval_id, by=caller.user
@@ -119,8 +119,10 @@ class RememberedDecisions:
     def _bucket(self) -> Bucket[RememberedPlace]:
         return Bucket(self.bus, POLICIES, RememberedPlace)
 
-    async def _listed(self, tenant: str, place: RememberedPlace) -> ListedRemembered | None:
-        conversation_id = conversation_of_approval(place.approval_id) or ""
+    async def _listed(self, caller: Caller, place: RememberedPlace) -> ListedRemembered | None:
+        conversation_id, tenant = conversation_of_approval(place.approval_id) or "", caller.tenant
+        if self.conversations.limited.hides(caller, conversation_id):
+            return None
         try:
             title = (await self.conversations.get(tenant, conversation_id)).title
             view = await self.views.read(tenant, conversation_id)

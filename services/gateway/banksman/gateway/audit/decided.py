@@ -30,6 +30,7 @@ from banksman.gateway.audit.operations import Actor, After, AuditFilter, ListedE
 from banksman.gateway.conversations.conversations import Conversations, read_all
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.runs.approval.policy import coverage
@@ -135,11 +136,16 @@ class Decided:
         items: list[Decision] = []
         while True:
             page = await self.trail.page(wanted, after=after, limit=limit - len(items))
-            found = await read_all(partial(self._decision, caller.tenant), page.items)
+            shown = [one for one in page.items if not self._hides(caller, one)]
+            found = await read_all(partial(self._decision, caller.tenant), shown)
             items += (one for one in found if searched in _text(one))
             after = page.next
             if after is None or len(items) == limit or not searched or time.monotonic() > stop:
                 return DecisionPage(items=tuple(items), next=after)
+
+    def _hides(self, caller: Caller, entry: ListedEntry) -> bool:
+        conversation_id = DecisionDetails.model_validate(entry.details).conversation_id
+        return self.conversations.limited.hides(caller, conversation_id)
 
     async def _decision(self, tenant: str, entry: ListedEntry) -> Decision:
         details = DecisionDetails.model_validate(entry.details)

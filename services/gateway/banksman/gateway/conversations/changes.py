@@ -143,12 +143,12 @@ class Titles:
         self._generating.add(key)
         try:
             excerpt = await self._excerpt(*key)
-            title = None if excerpt is None else await self._written(caller, excerpt)
+            title = None if excerpt is None else await self._written(caller, conversation_id, excerpt)
             if excerpt is not None and await self.conversations.generated(*key, title):
                 await publish_title(self.queue, *key, title or "")
         finally:
             self._generating.discard(key)
-        return await self.conversations.get(*key)
+        return await self.conversations.current(*key)
 
     async def _excerpt(self, tenant: str, conversation_id: str) -> str | None:
         history = (await self.views.state(tenant, conversation_id)).history
@@ -160,9 +160,11 @@ class Titles:
         message = text_of(asked.content)[:MAX_EXCERPT_CHARS]
         return f"User:\n{message}\n\nAssistant:\n{(reply.content or '')[:MAX_EXCERPT_CHARS]}"
 
-    async def _written(self, caller: Caller, excerpt: str) -> str | None:
+    async def _written(self, caller: Caller, conversation_id: str, excerpt: str) -> str | None:
         try:
-            reply = await self.model.reply(caller, excerpt, PROMPT, title="Title", model=self.model_name)
+            reply = await self.model.reply(
+                caller, excerpt, PROMPT, title="Title", model=self.model_name, about=conversation_id
+            )
         except (BadInput, Unavailable) as error:
             logger.warning("no title was generated: %s", error)
             return None

@@ -20,8 +20,10 @@ from banksman.contracts.ids import check_token, conversation_of_approval
 from banksman.contracts.workspaces import RepositorySource
 from banksman.gateway.conversations.bodies import ConversationPage
 from banksman.gateway.conversations.listing import newest, position
+from banksman.gateway.conversations.people import LimitedConversations
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.conversations.views import Views
+from banksman.gateway.operation.caller import Caller
 from banksman.quotas.stored import SharedBucket
 from banksman.runs.ports import Clock
 
@@ -61,7 +63,8 @@ class CreatedConversations:
 
 
 class Conversations:
-    def __init__(self, bus: Bus, views: Views, clock: Clock) -> None:
+    def __init__(self, bus: Bus, views: Views, clock: Clock, limited: LimitedConversations) -> None:
+        self.limited = limited
         self._views = views
         self._clock = clock
         self._bucket = SharedBucket(bus, CONVERSATIONS, ConversationRecord, "conversations")
@@ -75,7 +78,7 @@ class Conversations:
         return (await self._entry(tenant, conversation_id)).value
 
     async def current(self, tenant: str, conversation_id: str) -> ConversationRecord:
-        """Return the record with the status and the last update that its log shows now."""
+        """Return the record with its people, and the status and the last update that its log shows now."""
         return await self._with_log(tenant, await self.get(tenant, conversation_id))
 
     async def view_of_approval(self, tenant: str, approval_id: str) -> ConversationView | None:
@@ -121,12 +124,13 @@ class Conversations:
             await self._bucket.update(entry.key, changed, entry.revision)
 
     async def delete(self, tenant: str, conversation_id: str) -> None:
+        await self.limited.note_deleted(tenant, conversation_id)
         await self._bucket.delete(f"{tenant}.{conversation_id}")
         self._views.forget(tenant, conversation_id)
 
     async def list(
         self,
-        tenant: str,
+        caller: Caller,
         *,
         query: str = "",
         cursor: str | None = None,
@@ -135,16 +139,18 @@ class Conversations:
         archived: bool = False,
         label: str | None = None,
     ) -> ConversationPage:
-        """Return a page of the list, newest first.
+        """Return a page of the list as the caller may see it, newest first.
 
         Args:
             query: Part of a title or of a label in any case, or an id.
             pinned: Whether they are pinned; None for both.
             label: A label that they have; None for all.
         """
-        wanted = query.casefold().strip()
+        wanted, tenant = query.casefold().strip(), caller.tenant
 
         def matches(record: ConversationRecord) -> bool:
+            if self.limited.hides(caller, record.conversation_id):
+                return False
             listed = record.archived == archived and pinned in (None, record.pinned)
             texts = (record.title, *record.labels)
             named = wanted == record.conversation_id or any(wanted in text.casefold() for text in texts)
@@ -182,6 +188,7 @@ class Conversations:
         return self._clock.now().isoformat()
 
     async def _with_log(self, tenant: str, record: ConversationRecord) -> ConversationRecord:
+        record = self.limited.shown(tenant, record)
         view = await self._views.read(tenant, record.conversation_id)
         updated_at = record.updated_at
         if view.last_ts is not None and view.last_ts > datetime.fromisoformat(updated_at):

@@ -21,6 +21,7 @@ from banksman.gateway.conversations.changes import operations as title_operation
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.imports import LIMITS, Imports
 from banksman.gateway.conversations.imports import operations as import_operations
+from banksman.gateway.conversations.people import ConversationPeople, PeopleBody
 from banksman.gateway.conversations.search import Search
 from banksman.gateway.conversations.search import operations as search_operations
 from banksman.gateway.conversations.views import Views
@@ -29,7 +30,14 @@ from banksman.gateway.live.event_frames import encoded_event, subscribed
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.operation.caller import CHAT
-from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
+from banksman.gateway.operation.declaration import (
+    CONFLICT,
+    EARLY,
+    FORBIDDEN,
+    MISSING,
+    Audit,
+    Operations,
+)
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.idempotency import StoredRequests
@@ -98,7 +106,7 @@ async def list_conversations(
     among the others; `pinned=true` lists only them. `label` lists only conversations with this label.
     """
     return await index.list(
-        caller.tenant,
+        caller,
         query=q,
         cursor=cursor,
         limit=limit,
@@ -133,6 +141,26 @@ async def rename_conversation(
     if marks := body.model_dump(include={"pinned", "archived", "labels"}, exclude_none=True):
         await index.mark(caller.tenant, conversation_id, marks)
     return await index.current(caller.tenant, conversation_id)
+
+
+@operations.add(
+    "conversation.share",
+    "PUT /context/conversations/{conversation_id}/people",
+    right=("chat", "admin"),
+    errors=(MISSING, FORBIDDEN, CONFLICT),
+    audit=Audit("conversation.shared", ("people",)),
+    of_hidden=True,
+)
+async def share_conversation(
+    conversation_id: str, body: StrictBody[PeopleBody], index: Index, caller: CallerDep
+) -> ConversationPeople:
+    """Limit a conversation to people, or open it to everyone of the tenant.
+
+    The person who created it may limit it, one of its people may change them, and so may an administrator.
+    Everyone else gets the answers for a conversation that does not exist, and their subscriptions end.
+    """
+    record = await index.get(caller.tenant, conversation_id)
+    return await index.limited.limit(caller, record, body.people)
 
 
 @operations.add("conversation.delete", "DELETE /context/conversations/{conversation_id}", audit=())

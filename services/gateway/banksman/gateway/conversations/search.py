@@ -22,6 +22,7 @@ from banksman.contracts.messages import text_of
 from banksman.contracts.wire import Stored, Timestamp
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.listing import PAGE_S, Budget, position, windows
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.quotas.rates import TooManyRequests
@@ -88,27 +89,31 @@ class Search:
         self._waiting[tenant] += 1
         try:
             async with self._tenants.setdefault(tenant, asyncio.Lock()), self._turns:
-                return await self._page(tenant, q.casefold(), before, limit)
+                return await self._page(caller, q.casefold(), before, limit)
         finally:
             self._waiting[tenant] -= 1
             if not self._waiting[tenant]:
                 del self._waiting[tenant], self._tenants[tenant]
 
-    async def _page(self, tenant: str, wanted: str, before: int | None, limit: int) -> HitPage:
+    async def _page(self, caller: Caller, wanted: str, before: int | None, limit: int) -> HitPage:
         hits: list[Hit] = []
         budget = Budget()
-        async for window in windows(self.bus, EVENTS, subjects.conversation(tenant, subjects.ANY), before):
+        logs = subjects.conversation(caller.tenant, subjects.ANY)
+        async for window in windows(self.bus, EVENTS, logs, before):
             for message in window.messages:
                 # All hits of a commit are in one page, so a page may have some more than `limit`.
                 if len(hits) >= limit or budget.spent:
                     return HitPage(items=tuple(hits), next=str(message.stream_seq + 1))
                 await budget.count(message)
-                hits += await self._hits(tenant, message, wanted)
+                hits += await self._hits(caller, message, wanted)
             if budget.spent and window.after:
                 return HitPage(items=tuple(hits), next=str(window.after + 1))
         return HitPage(items=tuple(hits), next=None)
 
-    async def _hits(self, tenant: str, message: StoredMessage, wanted: str) -> list[Hit]:
+    async def _hits(self, caller: Caller, message: StoredMessage, wanted: str) -> list[Hit]:
+        conversation_id = message.subject.rpartition(".")[2]
+        if self.conversations.limited.hides(caller, conversation_id):
+            return []
         escaped = json.dumps(wanted, ensure_ascii=False)[1:-1]
         if escaped not in message.data.decode(errors="replace").casefold():
             return []  # Most commits do not contain the text and need not be decoded.
@@ -116,12 +121,11 @@ class Search:
             events = stored_commit(message).commit.events
         except Poison:
             return []
-        conversation_id = message.subject.rpartition(".")[2]
         found = [one for event in events for one in _matches(event, wanted)]
         if not found:
             return []
         try:
-            title = (await self.conversations.get(tenant, conversation_id)).title
+            title = (await self.conversations.get(caller.tenant, conversation_id)).title
         except NotFound:
             return []  # The conversation was just deleted, or belongs to a run of a workflow.
         return [

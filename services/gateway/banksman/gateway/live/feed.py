@@ -39,6 +39,7 @@ from banksman.contracts.frames import Detail, ReplayDone, ResyncRequired
 from banksman.contracts.live_output import Delta, ModelWaiting, live_output
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.live.event_frames import encoded_event, subscribed
+from banksman.gateway.operation.caller import Caller
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,9 @@ REPEATED_WITHIN_S = 2.0
 EARLY_OUTPUT = 4_096
 """Pieces of live output that may wait until the stored events before them are sent."""
 
+
+HIDDEN = "the conversation is limited to other people"
+"""Why the feed of a caller ends who may no longer see the conversation."""
 
 LiveOutput = Delta | ModelWaiting | CallProgress
 
@@ -76,14 +80,16 @@ class ConversationFeed:
         self,
         hub: LiveHub,
         channels: LiveChannels,
-        tenant: str,
+        caller: Caller,
         conversation_id: str,
         view: ConversationView,
         after_seq: int | None,
         detail: Detail,
         sink: Sink,
+        hides: Callable[[Caller, str], bool],
     ) -> None:
-        self.tenant = tenant
+        self.caller = caller
+        self.tenant = caller.tenant
         self.conversation_id = conversation_id
         self.head = subscribed(conversation_id, view)
         self.ended = asyncio.Event()
@@ -91,6 +97,7 @@ class ConversationFeed:
         self._hub = hub
         self._channels = channels
         self._sink = sink
+        self._hides = hides
         self._detail: Detail = detail
         self._last = view.last_seq if after_seq is None else after_seq
         """Number of the last event that was sent or filtered out."""
@@ -122,6 +129,8 @@ class ConversationFeed:
         """Begin to buffer live output, so that `follow` misses no output after this call."""
         if self._channel is None:
             self._channel = await self._channels.join(self.tenant, self.conversation_id, self)
+            # Its people may have changed since the feed was opened, when the channel did not have it.
+            self.end_if_hidden()
 
     async def follow(self, *, quiet: bool = False) -> None:
         """Send the stored events, then `replay.done`, then each event as it is stored, until `close`.
@@ -140,6 +149,8 @@ class ConversationFeed:
 
     async def _go_live(self, *, quiet: bool) -> None:
         await self.listen()
+        if self._closed:
+            return
         for stored in await self._hub.log.read(self.tenant, self.conversation_id, after=self._position):
             await self._sink.room()
             if self._closed:
@@ -156,6 +167,10 @@ class ConversationFeed:
         if not quiet:
             done = ReplayDone(conversation_id=self.conversation_id, seq=self._last)
             self._sink.put(done.model_dump_json())
+
+    def end_if_hidden(self) -> None:
+        if self._hides(self.caller, self.conversation_id):
+            self.require_resync(HIDDEN)
 
     def require_resync(self, reason: str) -> None:
         """Send `resync_required` as the last frame: the client's events differ from the stored ones."""
@@ -190,13 +205,15 @@ class ConversationFeed:
 
     def take(self, live: LiveOutput) -> None:
         """Send a piece of a message or the progress of a tool call, or buffer it until the feed is live."""
+        if self._closed:
+            return
         if self._early is not None:
             self._early.append(live)
         else:
             self._show(live)
 
     def _show_early(self) -> None:
-        early, self._early = self._early or (), None
+        early, self._early = () if self._closed else self._early or (), None
         for live in early:
             subject = live.tool_call_id if isinstance(live, CallProgress) else live.message_id
             if subject not in self._completed:

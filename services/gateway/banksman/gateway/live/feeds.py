@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from banksman.bus.storage.live import LiveHub
 from banksman.bus.storage.log import EventLog
+from banksman.contracts.errors import NotFound
 from banksman.contracts.frames import Detail, ResyncRequired
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
+from banksman.gateway.conversations.people import LimitedConversations
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
@@ -48,14 +50,21 @@ class Feeds:
 
         Raises `PositionUnavailable` if the position belongs to another log, or to events that are not stored.
         """
-        tenant = caller.tenant
+        tenant, limited = caller.tenant, self.conversations.limited
+        if limited.hides(caller, conversation_id):
+            raise NotFound("conversation", conversation_id)
         await self.conversations.get(tenant, conversation_id)
         view = await self.views.as_sent(tenant, conversation_id)
         if reason := _problem(view, after_seq, log_epoch):
             raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
         return ConversationFeed(
-            self.hub, self.channels, tenant, conversation_id, view, after_seq, detail, sink
+            self.hub, self.channels, caller, conversation_id, view, after_seq, detail, sink, limited.hides
         )
+
+    def on_people(self, tenant: str, conversation_id: str) -> None:
+        """End the feeds of those who may no longer see a conversation."""
+        for feed in self.channels.feeds(tenant, conversation_id):
+            feed.end_if_hidden()
 
     def on_damage(self, tenant: str, conversation_id: str) -> None:
         """Drop the view of a damaged log, and require its clients to resync: events may be lost."""
@@ -79,10 +88,14 @@ async def build(base: Foundation) -> None:
     log = EventLog(base.bus)
     hub = await base.stack.enter_async_context(LiveHub(log))
     views = Views(log, damaged=base.damaged)
-    conversations = Conversations(base.bus, views, base.clock)
+    limited = LimitedConversations(base.bus, base.clock)
+    conversations = Conversations(base.bus, views, base.clock, limited)
     feeds = Feeds(hub, views, conversations, LiveChannels(base.bus, base.settings.approvals.key()))
     base.damaged.on_found = feeds.on_damage
-    base.services.add(hub, views, conversations, CreatedConversations(), feeds)
+    limited.on_change = feeds.on_people
+    await base.stack.enter_async_context(limited.view)
+    base.dispatcher.visibility = limited
+    base.services.add(hub, views, conversations, limited, CreatedConversations(), feeds)
 
 
 FEATURE = Feature(build=build)

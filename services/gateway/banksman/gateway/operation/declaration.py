@@ -85,6 +85,8 @@ class Operation:
     """Whether the request may contain a secret, which reports of its failure must omit."""
     body: BodyLimit = BodyLimit.SMALL
 
+    of_hidden: bool = False
+    """Whether a caller may request it for a conversation that is hidden from them: it shows no content."""
     starts_work: bool = False
     """Whether it stores new work, which an overloaded system refuses before anything is done for it."""
 
@@ -147,6 +149,7 @@ class Operations:
         not_over_nats: str = "",
         confidential: bool = False,
         body: BodyLimit = BodyLimit.SMALL,
+        of_hidden: bool = False,
         starts_work: bool = False,
         **options: Any,
     ) -> Callable[[Handler], Handler]:
@@ -168,6 +171,7 @@ class Operations:
             not_over_nats: Why NATS has no such operation; empty if it has.
             confidential: True if the request may contain a secret.
             body: How many bytes the body may have; the default suffices for all but texts and files.
+            of_hidden: True if a caller may request it for a conversation that is limited to others.
             starts_work: True if an overloaded system refuses the operation.
             options: Further arguments of the FastAPI route.
         """
@@ -190,6 +194,7 @@ class Operations:
             not_over_nats=not_over_nats,
             confidential=confidential,
             body=body,
+            of_hidden=of_hidden,
             starts_work=starts_work,
         )
 

@@ -13,6 +13,7 @@ from banksman.contracts.administration import AuditInterface
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Audit, Operation
 from banksman.gateway.operation.parameters import ServiceMap, parameters_of, reply_types, unrepeated_id
+from banksman.gateway.operation.visibility import Visibility, check_visible
 
 
 class AuditTrail(Protocol):
@@ -49,6 +50,8 @@ class Dispatcher:
     """Set once the gateway is connected to NATS."""
     admission: LoadLimit | None = None
     """Set once the gateway is connected to NATS."""
+    visibility: Visibility | None = None
+    """Set once the gateway is connected to NATS. Until then no conversation may be named."""
     _frames: dict[type[BaseModel], Operation] = field(init=False)
     _named: dict[str, Operation] = field(init=False)
 
@@ -76,6 +79,7 @@ class Dispatcher:
         operation = self._frames[type(frame)]
         await self.admit(operation, caller)
         parameter = parameters_of(operation).body or ""
+        self.check_visible(operation, caller, {parameter: frame})
         context = self._context(operation, caller, "") | {parameter: frame} | known
         return await operation.handler(**context)
 
@@ -96,6 +100,14 @@ class Dispatcher:
         It raises `Refused` before anything is stored.
         """
         return nullcontext() if self.admission is None else self.admission.one_start(caller.tenant)
+
+    def check_visible(self, operation: Operation, caller: Caller, arguments: Mapping[str, Any]) -> None:
+        """Raise `NotFound` if the arguments name a hidden conversation, or what belongs to one.
+
+        All interfaces check this before the function is called and, because it may wait, before they reply.
+        """
+        if not operation.of_hidden:
+            check_visible(self.visibility, caller, arguments)
 
     async def request(self, name: str, caller: Caller, /, **arguments: Any) -> Any:
         """Perform the operation with a name, for a protocol that has its own formats; raises as `handle`.
@@ -121,7 +133,9 @@ class Dispatcher:
         object, whose other fields are secret.
         """
         await self.admit(operation, caller)
+        self.check_visible(operation, caller, arguments)
         reply = await operation.handler(**arguments, **self._context(operation, caller, request_id))
+        self.check_visible(operation, caller, arguments)
         return _as_declared(reply, reply_types(operation))
 
     async def record(

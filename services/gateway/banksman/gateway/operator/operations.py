@@ -60,6 +60,7 @@ async def read_services(processes: Annotated[Processes, parameters.provided(Proc
     status=202,
     audit=Audit("run.cancelled", ("reason",)),
     not_over_nats=work.NO_OPERATORS,
+    of_hidden=True,
 )
 async def cancel_open_run(
     tenant: Token,

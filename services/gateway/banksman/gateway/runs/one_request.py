@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from banksman.bus.publish import RunQueue
 from banksman.contracts.assistants import Assistant, ConversationSettings, RunOverrides, RunSettings
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.ids import new_id, run_id_for
+from banksman.contracts.ids import new_id, part_of, run_id_for
 from banksman.contracts.work import DeleteConversation, StartRun
 from banksman.gateway.assistants.run_settings import ModelNames, resolve_settings
 from banksman.gateway.assistants.tenant_store import TenantStore
@@ -34,13 +34,21 @@ class OneRequest:
     models: ModelNames
 
     async def reply(
-        self, caller: Caller, text: str, prompt: str, *, title: str, model: str | None = None
+        self,
+        caller: Caller,
+        text: str,
+        prompt: str,
+        *,
+        title: str,
+        model: str | None = None,
+        about: str | None = None,
     ) -> str:
         """Return the reply to a text. No tool is offered, and the run's conversation is deleted afterwards.
 
         `title` is that of the run's conversation, which operators see in lists. `model` is `provider:model`;
-        None stands for the model of the default assistant. Raises `Unavailable` if the model did not reply
-        within `REPLY_S` seconds, or its run failed.
+        None stands for the model of the default assistant. `about` is the conversation from which the text
+        is: only those who may see it see the request. Raises `Unavailable` if the model did not reply within
+        `REPLY_S` seconds, or its run failed.
         """
         await self.backlog.check_load(caller.tenant)
         await self.backlog.check(caller.tenant)
@@ -49,13 +57,15 @@ class OneRequest:
         settings = resolve_settings(
             assistant, ConversationSettings(), wanted, {}, self.models.of(caller.tenant)
         )
-        reply = await self._run(caller, text, _without_tools(settings, prompt), title)
+        conversation_id = new_id("c") if about is None else part_of(about)
+        reply = await self._run(caller, conversation_id, text, _without_tools(settings, prompt), title)
         if reply is None:
             raise Unavailable(f"the model did not reply within {REPLY_S:g} s")
         return reply
 
-    async def _run(self, caller: Caller, text: str, settings: RunSettings, title: str) -> str | None:
-        conversation_id = new_id("c")
+    async def _run(
+        self, caller: Caller, conversation_id: str, text: str, settings: RunSettings, title: str
+    ) -> str | None:
         record = new_record(conversation_id, title, by=caller.user, now=self.clock.now())
         # Archived, so that users' lists do not show it during the run.
         await self.conversations.create(caller.tenant, record.model_copy(update={"archived": True}))

@@ -49,9 +49,9 @@ class Schedules:
     @operations.add("schedule.list", "GET /context/schedules")
     async def list_schedules(self: Service, caller: CallerDep) -> Listing[models.ListedSchedule]:
         """List the tenant's schedules, oldest first, each with its last run."""
-        stored = await self.store.list(caller.tenant)
+        stored = await self._visible(caller)
         return Listing[models.ListedSchedule](
-            items=tuple(_shown(one, models.ListedSchedule) for one in stored)
+            items=tuple(self._shown(caller, one, models.ListedSchedule) for one in stored)
         )
 
     @operations.add(
@@ -75,20 +75,21 @@ class Schedules:
             next_at=self._next_at(body, now),
         )
         most = self.settings.max_schedules_per_tenant
-        return _shown(await self.store.create(caller.tenant, schedule, most), models.ReadSchedule)
+        created = await self.store.create(caller.tenant, schedule, most)
+        return self._shown(caller, created, models.ReadSchedule)
 
     @operations.add("schedule.coming", "GET /context/schedules/coming")
     async def coming_starts(self: Service, caller: CallerDep) -> Listing[models.ComingStarts]:
         """List when the tenant's schedules start in the next two weeks."""
-        stored = await self.store.list(caller.tenant)
+        stored = await self._visible(caller)
         return Listing[models.ComingStarts](items=await times.coming_starts(stored, self.clock.now()))
 
     @operations.add("schedule.read", "GET /context/schedules/{schedule_id}")
     async def read_schedule(self: Service, schedule_id: str, caller: CallerDep) -> models.ReadSchedule:
         """Read a schedule with its last runs and their status."""
-        schedule = (await self.store.get(caller.tenant, schedule_id)).value
+        schedule = (await self._entry(caller, schedule_id)).value
         runs = tuple([await self._with_status(caller.tenant, run) for run in schedule.runs])
-        return _shown(schedule.model_copy(update={"runs": runs}), models.ReadSchedule)
+        return self._shown(caller, schedule.model_copy(update={"runs": runs}), models.ReadSchedule)
 
     @operations.add("schedule.update", "PUT /context/schedules/{schedule_id}", audit=DETAILS)
     async def replace_schedule(
@@ -97,7 +98,7 @@ class Schedules:
         """Replace a schedule, also to pause and to resume it. From now on its runs act as the caller."""
         await self._check(caller, body)
         while True:
-            entry = await self.store.get(caller.tenant, schedule_id)
+            entry = await self._entry(caller, schedule_id)
             now = self.clock.now()
             changed = models.Schedule(
                 id=schedule_id,
@@ -110,12 +111,12 @@ class Schedules:
                 runs=entry.value.runs,
             )
             if await self.store.replace(caller.tenant, entry, changed):
-                return _shown(changed, models.ReadSchedule)
+                return self._shown(caller, changed, models.ReadSchedule)
 
     @operations.add("schedule.delete", "DELETE /context/schedules/{schedule_id}", audit=())
     async def delete_schedule(self: Service, schedule_id: str, caller: CallerDep) -> None:
         """Delete a schedule. Runs that it started continue."""
-        await self.store.get(caller.tenant, schedule_id)
+        await self._entry(caller, schedule_id)
         await self.store.delete(caller.tenant, schedule_id, self.clock.now())
 
     @operations.add(
@@ -128,7 +129,7 @@ class Schedules:
         self: Service, schedule_id: str, caller: CallerDep, request_id: RequestId
     ) -> models.ScheduledRun:
         """Start the run of a schedule now, as the caller. The next scheduled time is unchanged."""
-        entry = await self.store.get(caller.tenant, schedule_id)
+        entry = await self._entry(caller, schedule_id)
         # With the request's id, a repeated request starts no second run.
         source = f"{caller.tenant}/{schedule_id}/{caller.user}/{request_id}"
         ack = await start_run(self.dispatcher, caller, entry.value, source=source)
@@ -142,6 +143,28 @@ class Schedules:
         )
         await self._note(caller.tenant, entry, run)
         return run
+
+    async def _visible(self, caller: Caller) -> list[models.Schedule]:
+        return [one for one in await self.store.list(caller.tenant) if not self._hides(caller, one.start)]
+
+    async def _entry(self, caller: Caller, schedule_id: str) -> Entry[models.Schedule]:
+        entry = await self.store.get(caller.tenant, schedule_id)
+        if self._hides(caller, entry.value.start):
+            raise NotFound("schedule", schedule_id)
+        return entry
+
+    def _hides(self, caller: Caller, named: models.ScheduledStart | models.ScheduledRun) -> bool:
+        """Return whether a schedule, or one of its runs, is in a conversation that a caller may not see."""
+        return self.conversations.limited.hides(caller, named.conversation_id or "")
+
+    def _shown(self, caller: Caller, schedule: models.Schedule, model: type[Shown]) -> Shown:
+        """Return a schedule as a caller may see it: without the ids of runs in hidden conversations."""
+        unnamed = {"conversation_id": None, "run_id": None, "status": None}
+        runs = tuple(
+            run.model_copy(update=unnamed) if self._hides(caller, run) else run for run in schedule.runs
+        )
+        fields = schedule.model_copy(update={"runs": runs}).model_dump(include=set(model.model_fields))
+        return model(**fields, last_run=next(iter(runs), None))
 
     async def _note(
         self, tenant: str, entry: Entry[models.Schedule] | None, run: models.ScheduledRun
@@ -202,11 +225,6 @@ def _unchanged_due_time(schedule: models.Schedule, body: models.ScheduleBody) ->
     """Return the stored due time, which may be now, if the times are unchanged; None otherwise."""
     before = (schedule.at, schedule.cron, schedule.timezone)
     return schedule.next_at if before == (body.at, body.cron, body.timezone) and not body.paused else None
-
-
-def _shown(schedule: models.Schedule, model: type[Shown]) -> Shown:
-    fields = schedule.model_dump(include=set(model.model_fields))
-    return model(**fields, last_run=next(iter(schedule.runs), None))
 
 
 async def build(base: Foundation) -> None:

@@ -15,8 +15,10 @@ from banksman.bus.queues.handling import decoded
 from banksman.bus.queues.work import Done, Later, Outcome, WorkMessage, work
 from banksman.contracts.errors import NotFound, Poison
 from banksman.contracts.urls import parse_url
+from banksman.gateway.conversations.people import LimitedConversations
 from banksman.gateway.webhooks.devices import Devices
 from banksman.gateway.webhooks.models import Delivery, DeliveryStatus, QueuedDelivery, Webhook
+from banksman.gateway.webhooks.queueing import reaches
 from banksman.gateway.webhooks.sending import Sender, recipient
 from banksman.gateway.webhooks.store import WebhookStore
 from banksman.quotas.rates import Rates
@@ -45,6 +47,7 @@ class WebhookDeliveries:
     sender: Sender
     recipients: Recipients
     clock: Clock
+    limited: LimitedConversations
     _sending: Counter[str] = field(default_factory=Counter[str])
     """Attempts in progress by tenant."""
 
@@ -62,6 +65,8 @@ class WebhookDeliveries:
             return Done()  # The webhook was deleted.
         if webhook.device is not None and not self.devices.reaches(webhook, self.clock.now()):
             return Done()
+        if not reaches(self.limited, webhook, queued.conversation_id):
+            return Done()  # The conversation was limited to others meanwhile.
         if self._sending[queued.tenant] >= SLOTS_PER_TENANT:
             return Later(BUSY_S)
         if wait_s := self.recipients.mail_wait_s(webhook):

@@ -120,6 +120,8 @@ class QueuedDelivery(Stored):
     webhook_id: Token
     type: str
     created_at: Timestamp
+    conversation_id: str = Field(default="", exclude_if=lambda id: id == "")
+    """The conversation of the event; empty for a test."""
     body: str
 
 

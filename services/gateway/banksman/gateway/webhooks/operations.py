@@ -7,6 +7,7 @@ from typing import Annotated
 
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.approvals.decisions import Decisions
+from banksman.gateway.conversations.people import LimitedConversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import ADMIN
@@ -111,11 +112,12 @@ Service = Annotated[Webhooks, provided(Webhooks)]
 async def build(base: Foundation) -> None:
     bus, clock, key = base.bus, base.clock, base.settings.approvals.key()
     store, signer, views = WebhookStore(bus), PushSigner(key), base.services[Views]
-    sender, queue = Sender(key, base.settings.gateway, signer), WebhookQueue(bus, store, key)
+    limited = base.services[LimitedConversations]
+    sender, queue = Sender(key, base.settings.gateway, signer), WebhookQueue(bus, store, key, limited)
     devices = Devices(store, sender, queue, base.keys, clock)
     receivers = TaskReceivers(store, sender, queue, views, base.services[Runs], key, clock)
     recipients = Recipients()
-    deliveries = WebhookDeliveries(bus, store, devices, sender, recipients, clock)
+    deliveries = WebhookDeliveries(bus, store, devices, sender, recipients, clock, limited)
     enter, background = base.stack.enter_async_context, bus.background
     await enter(store.view)
     await enter(background.running("webhook-deliveries", deliveries.run))

@@ -27,6 +27,7 @@ from banksman.contracts.work import FirstApproval
 from banksman.deployment.streams import write_consumer
 from banksman.deployment.topology import webhook_consumer
 from banksman.gateway.approvals.links import ApprovalLink, digest_of_calls, signed_link
+from banksman.gateway.conversations.people import LimitedConversations
 from banksman.gateway.conversations.views import StoredEvents
 from banksman.gateway.live.event_frames import encoded_event
 from banksman.gateway.webhooks.chat import message_body
@@ -42,6 +43,11 @@ GRACE_S = 2.0
 """Seconds for commits in progress to finish when the last webhook is deleted or the gateway stops."""
 
 
+def reaches(limited: LimitedConversations, receiver: Webhook, conversation_id: str) -> bool:
+    """Return whether a receiver gets the events of a conversation: the user who created it may see it."""
+    return limited.admits(receiver.tenant, receiver.created_by, conversation_id)
+
+
 class WebhookQueue:
     """Queues a message for each event that a webhook selects.
 
@@ -49,8 +55,11 @@ class WebhookQueue:
     commit after storing its messages. Without a webhook, no gateway requests commits.
     """
 
-    def __init__(self, bus: Bus, store: WebhookStore, signing_key: bytes) -> None:
+    def __init__(
+        self, bus: Bus, store: WebhookStore, signing_key: bytes, limited: LimitedConversations
+    ) -> None:
         self._bus = bus
+        self._limited = limited
         self._key = signing_key
         self._store = store
         self._followed: list[str] | None = None
@@ -114,6 +123,8 @@ class WebhookQueue:
                 await self._queue(receiver, f"{first.approval_id}\n{first.answer_id}", event, data)
 
     async def _queue(self, webhook: Webhook, source: str, event: Event, data: dict[str, JsonValue]) -> None:
+        if not reaches(self._limited, webhook, str(data["conversation_id"])):
+            return
         source = f"{webhook.id}\n{source}"
         message_id = f"msg-{digest(source.encode())[:32]}"
         link = _link(webhook, event, self._key)
@@ -187,6 +198,7 @@ def _queued(
         webhook_id=webhook.id,
         type=kind,
         created_at=at,
+        conversation_id=str(data.get("conversation_id", "")),
         body=to_json(body).decode(),
     )
 

@@ -63,6 +63,11 @@ class WorkflowStarts:
         record = new_record(
             work.conversation_id, title, DEFAULT_ASSISTANT, _NO_SETTINGS, by=caller.user, now=self.clock.now()
         )
+        if request.conversation_id is not None:
+            # Its form, its agent runs and its outcome may repeat what was said there.
+            await self.conversations.limited.inherit(
+                caller.tenant, work.conversation_id, request.conversation_id
+            )
         await self.conversations.create(caller.tenant, record)
         await self.queue.start_workflow(work)
         return Ack(

@@ -98,10 +98,14 @@ class Threads:
 
     async def _conversation(self) -> str:
         """Return the id of the thread's conversation: the thread id itself, or an id derived from it."""
-        thread_id = self.given.thread_id
-        if is_token(thread_id) and await self._exists(thread_id):
-            return thread_id
-        return DerivedIds(f"agui/{thread_id}").new("c")
+        thread_id, limited = self.given.thread_id, self.conversations.limited
+        if is_token(thread_id) and not limited.hides(self.caller, thread_id):
+            if await self._exists(thread_id):
+                return thread_id
+        derived = DerivedIds(f"agui/{thread_id}").new("c")
+        if limited.hides(self.caller, derived):
+            raise NotFound("thread", thread_id)
+        return derived
 
     async def _exists(self, conversation_id: str) -> bool:
         return await _is_found(self.conversations.get(self.caller.tenant, conversation_id))

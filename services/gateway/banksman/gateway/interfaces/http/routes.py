@@ -6,11 +6,13 @@ FastAPI's own pages of documents load scripts from another host; these pages loa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, wraps
 from html import escape
-from typing import Any, ClassVar, cast, get_args
+from inspect import Parameter, Signature, signature
+from types import NoneType
+from typing import Any, ClassVar, cast, get_args, get_type_hints
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
@@ -30,6 +32,7 @@ from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import ERRORS
 from banksman.gateway.operation.parameters import BEARER, CHECKED, NOT_CONNECTED, parameters_of
+from banksman.gateway.operation.streaming import StreamedResponse
 
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
@@ -41,6 +44,8 @@ h2 { margin-top: 2rem; text-transform: capitalize }
 PAGE_POLICY = "default-src 'none'; style-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 SHOWN = ("parameters", "requestBody", "responses")
 """The parts of an operation that the page shows."""
+ASKED = "asked_by"
+"""The parameter for the request of a function that declares none."""
 Document = Mapping[str, Any]
 router = APIRouter(include_in_schema=False)
 
@@ -92,7 +97,7 @@ def _add(router: APIRouter, operation: Operation) -> None:
         options["response_class"] = Response
     router.add_api_route(
         operation.path,
-        operation.handler,
+        operation.handler if operation.right == PUBLIC else _of_visible(operation),
         methods=[operation.method],
         status_code=operation.status,
         tags=[operation.tag],
@@ -100,6 +105,38 @@ def _add(router: APIRouter, operation: Operation) -> None:
         route_class_override=type("Route", (OperationRoute,), {"operation": operation}),
         **options,
     )
+
+
+def _of_visible(operation: Operation) -> Callable[..., Awaitable[Any]]:
+    """Return the function of an operation, which first checks that the caller may see what is named."""
+    parameters = parameters_of(operation)
+    others = {parameters.caller, parameters.request_id, *parameters.services}
+    # FastAPI passes the request to one parameter only.
+    own = next((name for name, kind in parameters.others if kind is Request), None)
+
+    @wraps(operation.handler)
+    async def handle(**arguments: Any) -> Any:
+        request: Request = arguments[own] if own else arguments.pop(ASKED)
+        dispatcher: Dispatcher = request.app.state.dispatcher
+        caller: Caller = request.state.caller
+        named = {name: value for name, value in arguments.items() if name not in others}
+        dispatcher.check_visible(operation, caller, named)
+        reply = await operation.handler(**arguments)
+        if not isinstance(reply, StreamedResponse):
+            dispatcher.check_visible(operation, caller, named)
+        return reply
+
+    handle.__dict__["__signature__"] = _signature(operation, () if own else (ASKED,))
+    return handle
+
+
+def _signature(operation: Operation, requests: Iterable[str]) -> Signature:
+    """Return the signature of an operation, for FastAPI, with further parameters for the request."""
+    declared, hints = signature(operation.handler), get_type_hints(operation.handler, include_extras=True)
+    own = [one.replace(annotation=hints[name]) for name, one in declared.parameters.items()]
+    more = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Request) for name in requests]
+    returned = None if hints["return"] is NoneType else hints["return"]
+    return declared.replace(parameters=[*own, *more], return_annotation=returned)
 
 
 async def _caller(request: Request, operation: Operation) -> Caller:

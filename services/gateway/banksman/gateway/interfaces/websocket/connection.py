@@ -266,6 +266,7 @@ class WebsocketConnection:
                     self.transport.send(frames.Ack(reply_to=frame.id))
                 case frames.AuthRefresh():
                     if self.session.refresh(frame.token, caller):
+                        self._subscriptions.act_as(self.session.caller or caller)
                         self.transport.send(frames.Ack(reply_to=frame.id))
                 case frames.ConversationCreate():
                     await self._create(caller, frame)

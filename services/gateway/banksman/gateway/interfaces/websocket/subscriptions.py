@@ -93,6 +93,12 @@ class SocketSubscriptions:
         if feed := self._open.pop(conversation_id, None):
             await feed.close()
 
+    def act_as(self, caller: Caller) -> None:
+        """Continue the subscriptions as another user, and end those that this one may not have."""
+        for feed in self._open.values():
+            feed.caller = caller
+            feed.end_if_hidden()
+
     async def follow_approvals(self, caller: Caller) -> None:
         """Send `approvals.changed` whenever the open approval requests of the tenant may have changed."""
         if self._approvals_of is None:

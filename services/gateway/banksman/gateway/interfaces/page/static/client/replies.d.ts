@@ -37,16 +37,17 @@ export type ChangedField = { field: string; before: JsonValue; after: JsonValue;
 export type ComingStarts = { schedule_id: string; starts: Array<string>; more: boolean; };
 export type Conversation = { head_seq: number; oldest_seq: number; log_epoch: string; conversation_id: string;
   title: string; assistant: string; settings: ConversationSettings; source: RepositorySource | null; status:
-  string; created_by: string; pinned: boolean; archived: boolean; labels: Array<string>; title_by: "person" |
-  "message" | "model"; created_at: string; updated_at: string; active_run: ActiveRun | null;
-  pending_approvals: Array<ConversationApproval>; };
+  string; created_by: string; people: Array<string> | null; pinned: boolean; archived: boolean; labels:
+  Array<string>; title_by: "person" | "message" | "model"; created_at: string; updated_at: string; active_run:
+  ActiveRun | null; pending_approvals: Array<ConversationApproval>; };
 export type ConversationApproval = { approval_id: string; expires_at: string; items: Array<ApprovalItem>;
   on_reject: "abort" | "feedback"; first: ApprovedFirst | null; run_id: string; };
 export type ConversationPage = { items: Array<ConversationRecord>; next: string | null; };
+export type ConversationPeople = { conversation_id: string; people: Array<string> | null; };
 export type ConversationRecord = { conversation_id: string; title: string; assistant: string; settings:
-  ConversationSettings; source: RepositorySource | null; status: string; created_by: string; pinned: boolean;
-  archived: boolean; labels: Array<string>; title_by: "person" | "message" | "model"; created_at: string;
-  updated_at: string; };
+  ConversationSettings; source: RepositorySource | null; status: string; created_by: string; people:
+  Array<string> | null; pinned: boolean; archived: boolean; labels: Array<string>; title_by: "person" |
+  "message" | "model"; created_at: string; updated_at: string; };
 export type ConversationSettings = { model: string | null; max_iterations: number | null; run_timeout_s:
   number | null; tool_protocol: "auto" | "native" | "json_text" | null; system_prompt: string | null; options:
   ModelOptions; variables: Record<string, JsonValue>; system_prompt_id: string | null; };
@@ -310,6 +311,7 @@ export type Replies = {
   "conversation.read": Conversation;
   "conversation.rename": ConversationRecord;
   "conversation.search": HitPage;
+  "conversation.share": ConversationPeople;
   "conversation.title": ConversationRecord;
   "dead_letter.list": DeadLetterPage;
   "dead_letter.read": ShownDeadLetter;

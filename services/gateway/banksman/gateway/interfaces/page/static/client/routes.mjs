@@ -34,6 +34,7 @@ export const ROUTES = Object.freeze({
   "conversation.read": ["GET", "/context/conversations/{conversation_id}"],
   "conversation.rename": ["PATCH", "/context/conversations/{conversation_id}"],
   "conversation.search": ["GET", "/context/search"],
+  "conversation.share": ["PUT", "/context/conversations/{conversation_id}/people"],
   "conversation.title": ["POST", "/context/conversations/{conversation_id}/title"],
   "dead_letter.discard": ["DELETE", "/operator/dead-letters/{letter_id}"],
   "dead_letter.list": ["GET", "/operator/dead-letters"],

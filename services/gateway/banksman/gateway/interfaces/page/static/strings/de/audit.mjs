@@ -86,6 +86,7 @@ export default {
   'audit.action.mcp_account_signed_in': 'hat sich für eigene Läufe bei einem MCP-Server angemeldet',
   'audit.action.mcp_account_signed_out': 'hat sich für eigene Läufe bei einem MCP-Server abgemeldet',
   'audit.action.conversation_deleted': 'hat eine Unterhaltung gelöscht',
+  'audit.action.conversation_shared': 'hat geändert, wer eine Unterhaltung sieht',
   'audit.action.conversation_imported': 'hat eine Unterhaltung importiert',
   'audit.action.run_cancelled': 'hat einen Lauf abgebrochen',
   'audit.action.dead_letter_replayed': 'hat eine Nachricht erneut gesendet',

@@ -85,6 +85,7 @@ export default {
   'audit.action.mcp_account_signed_in': 'signed in to an MCP server for their own runs',
   'audit.action.mcp_account_signed_out': 'signed out of an MCP server for their own runs',
   'audit.action.conversation_deleted': 'deleted a conversation',
+  'audit.action.conversation_shared': 'changed who may see a conversation',
   'audit.action.conversation_imported': 'imported a conversation',
   'audit.action.run_cancelled': 'cancelled a run',
   'audit.action.dead_letter_replayed': 'replayed a message',
