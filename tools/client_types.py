@@ -151,9 +151,7 @@ def types(document: Schema) -> Iterator[str]:
         if part == "events":
             yield from _envelopes(frames)
         yield ""
-        yield f"export type {name} ="
-        yield from (f"  | {_frame_type(frame)}" for frame in frames)
-        yield "  ;"
+        yield from _compact(f"export type {name} = {_union(map(_frame_type, frames))};")
 
 
 def _envelopes(frames: Iterable[Schema]) -> Iterator[str]:

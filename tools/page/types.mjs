@@ -12,6 +12,8 @@ const { options } = ts.convertCompilerOptionsFromJson(
     allowJs: true,
     checkJs: true,
     strict: true,
+    noUnusedLocals: true,
+    noUnusedParameters: true,
     noEmit: true,
     target: 'es2023',
     lib: ['es2024', 'dom', 'dom.iterable'],

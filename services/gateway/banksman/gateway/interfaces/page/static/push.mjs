@@ -15,14 +15,18 @@ export async function register(api, preferences) {
   try {
     const push = await manager();
     if (!push) return false;
-    const { public_key: key } = await api.pushOffer();
+    const { public_key: key } = await api.call('push.read');
     const subscription = await subscribed(push, key);
     const { endpoint, keys } = subscription.toJSON();
-    const device = await api.registerDevice({
-      endpoint,
-      keys: { p256dh: keys?.p256dh, auth: keys?.auth },
-      origin: location.origin,
-    });
+    const device = await api.call(
+      'device.register',
+      {},
+      {
+        endpoint,
+        keys: { p256dh: keys?.p256dh, auth: keys?.auth },
+        origin: location.origin,
+      },
+    );
     preferences.setItem(DEVICE, device.id);
     await storeWords();
     return true;
@@ -41,7 +45,7 @@ export async function remove(api, preferences) {
   const id = preferences.getItem(DEVICE);
   if (!id) return;
   preferences.removeItem(DEVICE);
-  await api.removeDevice(id).catch(() => {});
+  await api.call('device.remove', { device_id: id }).catch(() => {});
   const subscription = await (await manager())?.getSubscription();
   await subscription?.unsubscribe();
 }

@@ -72,35 +72,6 @@ export class Api {
     return this.call('workflow.read', { name });
   }
 
-  createWorkflow(/** @type {object} */ workflow) {
-    return this.call('workflow.create', {}, workflow);
-  }
-
-  replaceWorkflow(/** @type {string} */ name, /** @type {object} */ workflow) {
-    return this.call('workflow.update', { name }, workflow);
-  }
-
-  deleteWorkflow(/** @type {string} */ name) {
-    return this.call('workflow.delete', { name });
-  }
-
-  /** The workflow and the parameters that a text names. @param {string} text a command or plain language */
-  parseWorkflow(text) {
-    return this.call('workflow.parse', {}, { text });
-  }
-
-  assistantRevisions(/** @type {string} */ id) {
-    return this.items('assistant.revisions', { assistant_id: id });
-  }
-
-  assistantRevision(/** @type {string} */ id, /** @type {number} */ revision) {
-    return this.call('assistant.revision', { assistant_id: id, revision });
-  }
-
-  restoreAssistant(/** @type {string} */ id, /** @type {number} */ revision) {
-    return this.call('assistant.restore', { assistant_id: id, revision });
-  }
-
   /**
    * Create conversations from a file of exported ones.
    *
@@ -109,11 +80,6 @@ export class Api {
    */
   async importFile(file, start) {
     return (await this.#fetch('conversation.import', { start }, file, 'application/octet-stream')).json();
-  }
-
-  /** Let a model write the title, unless a person has chosen it. @param {string} id */
-  generateTitle(id) {
-    return this.call('conversation.title', { conversation_id: id });
   }
 
   /**
@@ -151,44 +117,6 @@ export class Api {
     return this.items('approval.list');
   }
 
-  /** Take a request out of the user's inbox; it stays open. @param {string} approvalId */
-  setAside(approvalId) {
-    return this.call('approval.aside', { approval_id: approvalId });
-  }
-
-  /** The key with which a browser subscribes to notifications. */
-  pushOffer() {
-    return this.call('push.read');
-  }
-
-  /** Register a device for approval requests, or renew its registration. @param {object} subscription */
-  registerDevice(subscription) {
-    return this.call('device.register', {}, subscription);
-  }
-
-  removeDevice(/** @type {string} */ id) {
-    return this.call('device.remove', { device_id: id });
-  }
-
-  /** The rules of the tenant that come before those of its assistants. */
-  policy() {
-    return this.call('policy.read');
-  }
-
-  /** Replace the policy; refused if another revision than `policy.revision` is stored. @param {object} policy */
-  replacePolicy(policy) {
-    return this.call('policy.update', {}, policy);
-  }
-
-  /** The remembered decisions, which apply to further calls. */
-  remembered() {
-    return this.items('remembered.list');
-  }
-
-  withdrawRemembered(/** @type {string} */ approvalId) {
-    return this.call('remembered.withdraw', { approval_id: approvalId });
-  }
-
   /** The values that workflows wait for. */
   inputs() {
     return this.items('input.list');
@@ -215,14 +143,6 @@ export class Api {
 
   assistants() {
     return this.items('assistant.list');
-  }
-
-  createAssistant(/** @type {object} */ assistant) {
-    return this.call('assistant.create', {}, assistant);
-  }
-
-  tools() {
-    return this.items('tool.list');
   }
 
   /** Where an authorization server sends the browser back after a sign-in. */

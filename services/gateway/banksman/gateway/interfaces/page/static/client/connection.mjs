@@ -298,8 +298,8 @@ export class Connection {
   }
 }
 
-/** Replace half of a character, as a cut text may have at its end: the gateway refuses it. @param {string} key @param {unknown} value */
-function wellFormed(key, value) {
+/** Replace half of a character, as a cut text may have at its end: the gateway refuses it. @param {string} _key @param {unknown} value */
+function wellFormed(_key, value) {
   return typeof value === 'string' ? value.replace(LONE_SURROGATE, '\uFFFD') : value;
 }
 

@@ -837,32 +837,11 @@ export type WorkspaceRestored = {
   reason?: string | null;
 };
 
-export type ClientFrame =
-  | Hello
-  | AuthRefresh
-  | Ping
-  | ConversationCreate
-  | Subscribe
-  | Unsubscribe
-  | ApprovalsSubscribe
-  | ChatSend
-  | RunCancel
-  | ApprovalDecision
-  | WorkflowStart
-  | InputReply
-  ;
+export type ClientFrame = Hello | AuthRefresh | Ping | ConversationCreate | Subscribe | Unsubscribe |
+  ApprovalsSubscribe | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply;
 
-export type ServerFrame =
-  | Welcome
-  | Pong
-  | Ack
-  | Subscribed
-  | ReplayDone
-  | ResyncRequired
-  | ApprovalsChanged
-  | ErrorFrame
-  | Draining
-  ;
+export type ServerFrame = Welcome | Pong | Ack | Subscribed | ReplayDone | ResyncRequired | ApprovalsChanged |
+  ErrorFrame | Draining;
 
 export type StoredFrame<Type, Data> = {
   type: Type;
@@ -887,35 +866,19 @@ export type UnstoredFrame<Type, Data> = {
   data: Data;
 };
 
-export type EventFrame =
-  | StoredFrame<"run.queued", RunQueuedData>
-  | StoredFrame<"run.started", RunStartedData>
-  | StoredFrame<"iteration.started", IterationStarted>
-  | StoredFrame<"message.completed", MessageCompleted>
-  | StoredFrame<"protocol.retry", ProtocolRetryData>
-  | StoredFrame<"model.notice", ModelNotice>
-  | StoredFrame<"reasoning.completed", ReasoningCompleted>
-  | StoredFrame<"tool_call.requested", ToolCallRequestedData>
-  | StoredFrame<"approval.requested", ApprovalRequested>
-  | StoredFrame<"approval.resolved", ApprovalResolved>
-  | StoredFrame<"approval.escalated", ApprovalEscalated>
-  | StoredFrame<"approval.forgotten", ApprovalForgotten>
-  | StoredFrame<"tool_call.completed", ToolResult>
-  | StoredFrame<"workspace.changed", WorkspaceChanged>
-  | StoredFrame<"workspace.restored", WorkspaceRestored>
-  | StoredFrame<"run.cancel_requested", CancelRequested>
-  | StoredFrame<"history.compacted", HistoryCompacted>
-  | StoredFrame<"history.cut", HistoryCut>
-  | StoredFrame<"run.finished", RunFinished>
-  | StoredFrame<"workflow.progress", WorkflowProgress>
-  | StoredFrame<"workflow.output", WorkflowOutput>
-  | StoredFrame<"workflow.linked", WorkflowLinked>
-  | StoredFrame<"input.requested", InputRequested>
-  | StoredFrame<"input.resolved", InputResolved>
-  | StoredFrame<"conversation.updated", ConversationUpdated>
-  | UnstoredFrame<"message.delta", TextDelta>
-  | UnstoredFrame<"reasoning.delta", TextDelta>
-  | UnstoredFrame<"model.waiting", ModelPause>
-  | UnstoredFrame<"tool_call.started", ToolCallStartedData>
-  | UnstoredFrame<"tool_call.output", ToolCallOutputData>
-  ;
+export type EventFrame = StoredFrame<"run.queued", RunQueuedData> | StoredFrame<"run.started", RunStartedData>
+  | StoredFrame<"iteration.started", IterationStarted> | StoredFrame<"message.completed", MessageCompleted> |
+  StoredFrame<"protocol.retry", ProtocolRetryData> | StoredFrame<"model.notice", ModelNotice> |
+  StoredFrame<"reasoning.completed", ReasoningCompleted> | StoredFrame<"tool_call.requested",
+  ToolCallRequestedData> | StoredFrame<"approval.requested", ApprovalRequested> |
+  StoredFrame<"approval.resolved", ApprovalResolved> | StoredFrame<"approval.escalated", ApprovalEscalated> |
+  StoredFrame<"approval.forgotten", ApprovalForgotten> | StoredFrame<"tool_call.completed", ToolResult> |
+  StoredFrame<"workspace.changed", WorkspaceChanged> | StoredFrame<"workspace.restored", WorkspaceRestored> |
+  StoredFrame<"run.cancel_requested", CancelRequested> | StoredFrame<"history.compacted", HistoryCompacted> |
+  StoredFrame<"history.cut", HistoryCut> | StoredFrame<"run.finished", RunFinished> |
+  StoredFrame<"workflow.progress", WorkflowProgress> | StoredFrame<"workflow.output", WorkflowOutput> |
+  StoredFrame<"workflow.linked", WorkflowLinked> | StoredFrame<"input.requested", InputRequested> |
+  StoredFrame<"input.resolved", InputResolved> | StoredFrame<"conversation.updated", ConversationUpdated> |
+  UnstoredFrame<"message.delta", TextDelta> | UnstoredFrame<"reasoning.delta", TextDelta> |
+  UnstoredFrame<"model.waiting", ModelPause> | UnstoredFrame<"tool_call.started", ToolCallStartedData> |
+  UnstoredFrame<"tool_call.output", ToolCallOutputData>;

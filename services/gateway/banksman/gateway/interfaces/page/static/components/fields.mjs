@@ -39,19 +39,21 @@ export function Choice({ label, value, onChange, options, children, ...control }
   >`;
 }
 
-/** @param {Field<boolean>} properties */
-export function Check({ label, value, onChange, children, ...control }) {
-  return html`<div class="form-field check">
-    <label
-      ><input
-        type="checkbox"
-        checked=${value}
-        onChange=${(event) => onChange(event.target.checked)}
-        ...${control}
-      />${label}</label
-    >
-    ${children}
-  </div>`;
+/** A box and its label, in one line. @param {Field<boolean>} properties */
+export function Box({ label, value, onChange, ...control }) {
+  return html`<label class="box"
+    ><input
+      type="checkbox"
+      checked=${value}
+      onChange=${(event) => onChange(event.target.checked)}
+      ...${control}
+    />${label}</label
+  >`;
+}
+
+/** A box with what explains it. @param {Field<boolean>} properties */
+export function Check({ children, ...box }) {
+  return html`<div class="form-field"><${Box} ...${box} />${children}</div>`;
 }
 
 /**

@@ -21,7 +21,7 @@ export function StopButton({ run }) {
 
 /** What an open run does now, with the button that stops it. @param {{run: Run}} properties */
 export function Activity({ run }) {
-  const { inbox, runs, session } = useStore();
+  const { inbox, session } = useStore();
   const elapsed = useElapsed(run.startedAt, run.status === 'running');
   const isGiven = (/** @type {{id: string}} */ { id }) =>
     inbox.state.value.items.some(

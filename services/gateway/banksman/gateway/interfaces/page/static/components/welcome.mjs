@@ -84,10 +84,10 @@ function useOffers(store) {
     let current = true;
     const { api } = store;
     const none = () => [];
-    const tools = Promise.all([api.call('assistant.read', { assistant_id: assistant }), api.tools()]).then(
-      callable,
-      none,
-    );
+    const tools = Promise.all([
+      api.call('assistant.read', { assistant_id: assistant }),
+      api.items('tool.list'),
+    ]).then(callable, none);
     Promise.all([tools, api.workflows().catch(none)]).then(
       (found) => current && setOffers(offered(...found)),
     );

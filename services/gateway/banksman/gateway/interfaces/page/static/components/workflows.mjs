@@ -7,6 +7,7 @@ import { withoutPattern } from '../pattern_words.mjs';
 import { t } from '../strings.mjs';
 import { withDefaults } from '../workflow_draft.mjs';
 import { categoriesOf, workflowInWords } from '../workflow_words.mjs';
+import { Box, Check } from './fields.mjs';
 import { categoryIcon } from './icons.mjs';
 import { FormError, Reading, useAction, useRead } from './requests.mjs';
 import { Dialog, Icon, SmallButton, html, lazy, useStore } from './ui.mjs';
@@ -34,7 +35,7 @@ export function WorkflowDialog() {
   const categories = read.value;
   const found = useMemo(() => matching(categories ?? [], query), [categories, query]);
   const fill = async () => {
-    const { workflow, parameters, problems } = await api.parseWorkflow(query);
+    const { workflow, parameters, problems } = await api.call('workflow.parse', {}, { text: query });
     setFilled({ name: workflow.name, parameters, problems, number: filled.number + 1 });
     setChosen(workflowInWords(workflow));
   };
@@ -236,17 +237,8 @@ function Field({ id, field, value, error, onChange }) {
       >${help}<//
     >`;
   if (field.kind === 'boolean') {
-    return html`<div class="form-field check">
-      <label for=${id}
-        ><input
-          type="checkbox"
-          ...${common}
-          checked=${value}
-          onChange=${(event) => onChange(field.name, event.target.checked)}
-        />${field.label}</label
-      >
-      ${help}
-    </div>`;
+    const set = (/** @type {boolean} */ on) => onChange(field.name, on);
+    return html`<${Check} label=${field.label} value=${value} onChange=${set} ...${common}>${help}<//>`;
   }
   return html`<div class="form-field">
     <label for=${id}><${Label} field=${field} /></label>
@@ -280,16 +272,14 @@ function Several({ id, field, value, common, onChange, children }) {
     <legend><${Label} field=${field} /></legend>
     ${field.choices.map(
       (choice, at) =>
-        html`<label
-          ><input
-            type="checkbox"
-            id=${`${id}-${at}`}
-            name=${field.name}
-            aria-invalid=${common['aria-invalid']}
-            checked=${value.includes(String(at))}
-            onChange=${(event) => toggle(at, event.target.checked)}
-          />${String(choice)}</label
-        >`,
+        html`<${Box}
+          id=${`${id}-${at}`}
+          name=${field.name}
+          aria-invalid=${common['aria-invalid']}
+          label=${String(choice)}
+          value=${value.includes(String(at))}
+          onChange=${(/** @type {boolean} */ on) => toggle(at, on)}
+        />`,
     )}
     ${children}
   </fieldset>`;

@@ -126,6 +126,6 @@ export class Conversations {
     if (this.#titled.has(id) || (this.list.find(id)?.title_by ?? 'message') !== 'message') return;
     this.#titled.add(id);
     // The new title arrives as an event of the log. If this fails, the first message remains the title.
-    this.api.generateTitle(id).catch(() => {});
+    this.api.call('conversation.title', { conversation_id: id }).catch(() => {});
   }
 }

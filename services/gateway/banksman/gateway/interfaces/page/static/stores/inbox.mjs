@@ -103,18 +103,22 @@ export class Inbox {
    */
   async addRule(item, decision) {
     const { rulesFor, withRules } = await import('../decision_rules.mjs');
-    const { rules, approvals, registries, revision } = await this.api.policy();
+    const { rules, approvals, registries, revision } = await this.api.call('policy.read');
     const action = decision === 'approve' ? 'auto' : 'deny';
     const added = (rulesFor(item) ?? []).map((rule) => ({
       ...rule,
       action: /** @type {Rule['action']} */ (action),
     }));
-    await this.api.replacePolicy({ rules: withRules(rules, added), approvals, registries, revision });
+    await this.api.call(
+      'policy.update',
+      {},
+      { rules: withRules(rules, added), approvals, registries, revision },
+    );
   }
 
   /** Take a request out of this inbox. It is not rejected, and others still see it. @param {string} id */
   async setAside(id) {
-    await this.api.setAside(id);
+    await this.api.call('approval.aside', { approval_id: id });
     const items = this.state.value.items.map((item) => (item.id === id ? { ...item, forYou: false } : item));
     this.state.value = { ...this.state.value, items };
     this.changed();

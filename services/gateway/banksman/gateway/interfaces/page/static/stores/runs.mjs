@@ -3,7 +3,6 @@
 import { signal } from '@preact/signals';
 
 import { conversationOf } from '../client/following.mjs';
-import { explain } from '../strings.mjs';
 
 export class Runs {
   /** Whether the workflows are shown; an object for the form of one workflow with its initial values. */
@@ -53,7 +52,7 @@ export class Runs {
   /** Show the filled form of the workflow that a command names. @param {string} text @returns {Promise<boolean>} whether it names one */
   async showCommand(text) {
     try {
-      const { workflow, parameters, problems } = await this.api.parseWorkflow(text);
+      const { workflow, parameters, problems } = await this.api.call('workflow.parse', {}, { text });
       this.form.value = { name: workflow.name, parameters, problems };
       return true;
     } catch (error) {

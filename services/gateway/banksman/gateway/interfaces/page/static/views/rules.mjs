@@ -25,7 +25,7 @@ export default function RulesView() {
 /** The rules of the tenant, which administrators change. */
 function TenantPolicy() {
   const { api, session, toasts } = useStore();
-  const { value: stored, error, read, show, fail } = useRead(() => api.policy());
+  const { value: stored, error, read, show, fail } = useRead(() => api.call('policy.read'));
   const [changes, setChanges] = useState(/** @type {Partial<Policy>} */ ({}));
   const draft = stored && { ...stored, ...changes };
   const change = (/** @type {Partial<Policy>} */ fields) => setChanges({ ...changes, ...fields });
@@ -34,7 +34,7 @@ function TenantPolicy() {
     event.preventDefault();
     if (!draft) return;
     const { rules, approvals, registries, revision } = draft;
-    api.replacePolicy({ rules, approvals, registries, revision }).then((policy) => {
+    api.call('policy.update', {}, { rules, approvals, registries, revision }).then((policy) => {
       show(policy);
       setChanges({});
       toasts.show(t('rules.saved'), 'info');
@@ -90,7 +90,9 @@ function AssistantRules() {
             <a href=${addressOf('assistants', one.id)}>
               <strong>${one.name || one.id}</strong>
               <span class="muted"
-                >${t('rules.count', { count: one.approval_policy.length })}${one.approvals?.approvers === 2 ? ` · ${t('rules.two')}` : ''}</span
+                >${t('rules.count', { count: one.approval_policy.length })}${
+                  one.approvals?.approvers === 2 ? ` · ${t('rules.two')}` : ''
+                }</span
               >
             </a>
           </li>`,
@@ -101,9 +103,9 @@ function AssistantRules() {
 
 function Remembered() {
   const { api } = useStore();
-  const { value: items, error, read, fail } = useRead(() => api.remembered());
+  const { value: items, error, read, fail } = useRead(() => api.items('remembered.list'));
   const withdraw = (/** @type {Item<'remembered.list'>} */ one) =>
-    api.withdrawRemembered(one.approval_id).then(read, fail);
+    api.call('remembered.withdraw', { approval_id: one.approval_id }).then(read, fail);
   return html`<section class="assistant-part" aria-label=${t('rules.remembered')}>
     <h2>${t('rules.remembered')}</h2>
     <p class="muted">${t('rules.rememberedText')}</p>

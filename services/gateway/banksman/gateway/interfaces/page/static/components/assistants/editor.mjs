@@ -41,7 +41,7 @@ export function AssistantEditor({ stored, onStored, onReload }) {
       const { revision, ...fresh } = bodyOf(draft);
       const saved = stored.id
         ? await api.call('assistant.update', { assistant_id: stored.id }, { ...fresh, revision })
-        : await api.createAssistant(fresh);
+        : await api.call('assistant.create', {}, fresh);
       toasts.show(t('assistant.saved'), 'info');
       if (stored.id) onStored(saved);
       else location.hash = addressOf('assistants', saved.id);

@@ -21,7 +21,10 @@ export function PromptPreview({ draft }) {
     ${
       preview &&
       html`<p class="muted">
-          ${t('assistant.previewFacts', { tokens: formatNumber(preview.estimated_tokens), tools: preview.tools.join(', ') || t('app.none') })}
+          ${t('assistant.previewFacts', {
+            tokens: formatNumber(preview.estimated_tokens),
+            tools: preview.tools.join(', ') || t('app.none'),
+          })}
           ${
             preview.dropped_tools.length > 0 &&
             t('assistant.dropped', { tools: preview.dropped_tools.join(', ') })

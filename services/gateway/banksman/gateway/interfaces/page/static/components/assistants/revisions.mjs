@@ -12,14 +12,18 @@ import { Changes } from './changes.mjs';
 /** @param {{id: string, current: number, onRestored: (stored: Assistant) => void}} properties */
 export function Revisions({ id, current, onRestored }) {
   const { api, toasts } = useStore();
-  const { value: items, error, fail } = useRead(() => api.assistantRevisions(id), [current]);
+  const {
+    value: items,
+    error,
+    fail,
+  } = useRead(() => api.items('assistant.revisions', { assistant_id: id }), [current]);
   const [chosen, setChosen] = useState(/** @type {{before?: number, after?: number}} */ ({}));
   if (error) return html`<${FormError} error=${error} />`;
   if (!items) return html`<${Loading} />`;
   if (items.length < 2) return html`<p class="muted">${t('revision.none')}</p>`;
   const pair = { after: items[0].revision, before: items[1].revision, ...chosen };
   const restore = () =>
-    api.restoreAssistant(id, pair.before).then((stored) => {
+    api.call('assistant.restore', { assistant_id: id, revision: pair.before }).then((stored) => {
       toasts.show(t('revision.restored', { revision: pair.before }), 'info');
       setChosen({});
       onRestored(stored);
@@ -48,7 +52,8 @@ function nameOf({ revision, at, by, current }) {
 /** @param {{id: string, before: number, after: number}} properties */
 function Difference({ id, before, after }) {
   const { api } = useStore();
-  const read = (/** @type {number} */ revision) => api.assistantRevision(id, revision);
+  const read = (/** @type {number} */ revision) =>
+    api.call('assistant.revision', { assistant_id: id, revision });
   const { value: pair, error } = useRead(() => Promise.all([before, after].map(read)), [before, after]);
   if (!pair) return html`<${FormError} error=${error} />`;
   return html`<${Changes} before=${pair[0]} after=${pair[1]} title=${t('revision.difference')} />`;

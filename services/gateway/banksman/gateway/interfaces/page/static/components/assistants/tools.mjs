@@ -1,7 +1,7 @@
 /** Which tools an assistant's model may call. */
 
 import { t } from '../../strings.mjs';
-import { Choice, TextField } from '../fields.mjs';
+import { Box, Choice, TextField } from '../fields.mjs';
 import { useRead } from '../requests.mjs';
 import { html, useStore } from '../ui.mjs';
 
@@ -9,7 +9,7 @@ import { html, useStore } from '../ui.mjs';
 export function ToolChoice({ tools, onChange }) {
   const { api } = useStore();
   // A user without the right to list tools can still remove the tools that the assistant names.
-  const { value: offered } = useRead(() => api.tools());
+  const { value: offered } = useRead(() => api.items('tool.list'));
   const { value: options } = useRead(() => api.call('workspace.options'));
   const allowed = tools.allowed_tools ?? null;
   const names = [...new Set([...(offered ?? []).map((tool) => tool.name), ...(allowed ?? [])])];
@@ -21,24 +21,18 @@ export function ToolChoice({ tools, onChange }) {
     });
   return html`<fieldset class="assistant-part">
     <legend>${t('assistant.tools')}</legend>
-    <label class="check-row"
-      ><input
-        type="checkbox"
-        checked=${tools.enabled}
-        onChange=${(event) => onChange({ enabled: event.target.checked })}
-      />
-      ${t('assistant.toolsOn')}</label
-    >
+    <${Box}
+      label=${t('assistant.toolsOn')}
+      value=${tools.enabled}
+      onChange=${(/** @type {boolean} */ enabled) => onChange({ enabled })}
+    />
     ${
       tools.enabled &&
-      html`<label class="check-row"
-        ><input
-          type="checkbox"
-          checked=${allowed === null}
-          onChange=${(event) => onChange({ allowed_tools: event.target.checked ? null : names })}
-        />
-        ${t('assistant.allTools')}</label
-      >`
+      html`<${Box}
+        label=${t('assistant.allTools')}
+        value=${allowed === null}
+        onChange=${(/** @type {boolean} */ all) => onChange({ allowed_tools: all ? null : names })}
+      />`
     }
     ${
       tools.enabled &&
@@ -46,10 +40,12 @@ export function ToolChoice({ tools, onChange }) {
       html`<div class="tool-choice">
         ${names.map(
           (name) =>
-            html`<label key=${name} class="check-row"
-              ><input type="checkbox" checked=${allowed.includes(name)} onChange=${() => toggle(name)} />
-              <code>${name}</code></label
-            >`,
+            html`<${Box}
+              key=${name}
+              label=${html`<code>${name}</code>`}
+              value=${allowed.includes(name)}
+              onChange=${() => toggle(name)}
+            />`,
         )}
       </div>`
     }

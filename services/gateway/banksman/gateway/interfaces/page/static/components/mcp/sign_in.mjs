@@ -35,7 +35,14 @@ export function SignIn({ server, act }) {
   return html`<section class="mcp-part" aria-label=${t('login.submit')}>
     <h2>${t('mcp.account')}</h2>
     <p class="muted">
-      ${signedIn ? t(own ? 'mcp.signedInOwn' : 'mcp.signedIn', { user: signedIn.user, when: formatWhen(signedIn.at) }) : t(own ? 'mcp.signInOwnText' : 'mcp.signInText')}
+      ${
+        signedIn
+          ? t(own ? 'mcp.signedInOwn' : 'mcp.signedIn', {
+              user: signedIn.user,
+              when: formatWhen(signedIn.at),
+            })
+          : t(own ? 'mcp.signInOwnText' : 'mcp.signInText')
+      }
     </p>
     <form class="mcp-sign-in" onSubmit=${begin}>
       <div class="row-actions">
@@ -67,15 +74,8 @@ export function SignIn({ server, act }) {
  */
 async function goToProvider(api, server, client) {
   const given = Object.fromEntries(Object.entries(client).filter(([, value]) => value));
-  const { url } = await api.call(
-    'mcp.sign_in',
-    { server_id: server.id },
-    {
-      gateway_url: new URL('./', document.baseURI).href,
-      to_page: true,
-      ...given,
-    },
-  );
+  const asked = { gateway_url: new URL('./', document.baseURI).href, to_page: true, ...given };
+  const { url } = await api.call('mcp.sign_in', { server_id: server.id }, asked);
   location.assign(url);
   return server;
 }

@@ -18,7 +18,7 @@ export function WorkflowBuilder({ stored, onStored }) {
   const { busy, error, run } = useAction();
   const [deleting, setDeleting] = useState(false);
   // A user without the right to list tools gets none.
-  const { value: tools } = useRead(() => api.tools());
+  const { value: tools } = useRead(() => api.items('tool.list'));
   const change = (/** @type {Partial<WorkflowDraft>} */ fields) =>
     setDraft((last) => ({ ...last, ...fields }));
   const set = (/** @type {keyof WorkflowDraft} */ name) => (/** @type {unknown} */ value) =>
@@ -27,14 +27,14 @@ export function WorkflowBuilder({ stored, onStored }) {
     event.preventDefault();
     return run(async () => {
       const definition = draft.name
-        ? await api.replaceWorkflow(draft.name, bodyOf(draft))
-        : await api.createWorkflow({ name: nameOf(draft.title), ...bodyOf(draft) });
+        ? await api.call('workflow.update', { name: draft.name }, bodyOf(draft))
+        : await api.call('workflow.create', {}, { name: nameOf(draft.title), ...bodyOf(draft) });
       toasts.show(t('builder.saved'), 'info');
       onStored(definition);
     });
   };
   const remove = async () => {
-    await api.deleteWorkflow(draft.name);
+    await api.call('workflow.delete', { name: draft.name });
     location.hash = addressOf('workflows');
   };
   return html`<form class="builder" onSubmit=${save}>

@@ -2,7 +2,7 @@
 
 import { FIELD_KINDS, moved, nameOf } from '../../workflow_draft.mjs';
 import { known, t } from '../../strings.mjs';
-import { Choice, TextField, namesIn } from '../fields.mjs';
+import { Box, Choice, TextField, namesIn } from '../fields.mjs';
 import { Icon, IconButton, SmallButton, html } from '../ui.mjs';
 
 /** @typedef {WorkflowDraft['fields'][number]} Field */
@@ -48,14 +48,11 @@ export function Fields({ fields, onChange }) {
             />`
           }
           <div class="builder-actions">
-            <label class="builder-check"
-              ><input
-                type="checkbox"
-                checked=${field.required}
-                onChange=${(event) => set(at, { required: event.target.checked })}
-              />
-              ${t('builder.required')}</label
-            >
+            <${Box}
+              label=${t('builder.required')}
+              value=${field.required}
+              onChange=${(/** @type {boolean} */ required) => set(at, { required })}
+            />
             ${
               at > 0 &&
               html`<${IconButton}

@@ -4,7 +4,7 @@ import { useRef } from 'preact/hooks';
 
 import { NEW_STEPS, moved, referencesAt, withStep } from '../../workflow_draft.mjs';
 import { known, t } from '../../strings.mjs';
-import { Choice } from '../fields.mjs';
+import { Box, Choice } from '../fields.mjs';
 import { Icon, IconButton, html } from '../ui.mjs';
 
 /** @typedef {WorkflowDraft['steps'][number]} BuiltStep */
@@ -83,14 +83,11 @@ function OneStep({ step, tools, references, onChange }) {
           references=${references}
           onChange=${(/** @type {string} */ prompt) => onChange({ prompt })}
         />
-        <label class="builder-check"
-          ><input
-            type="checkbox"
-            checked=${step.tools === null}
-            onChange=${(event) => onChange({ tools: event.target.checked ? null : [] })}
-          />
-          ${t('builder.promptTools')}</label
-        >`;
+        <${Box}
+          label=${t('builder.promptTools')}
+          value=${step.tools === null}
+          onChange=${(/** @type {boolean} */ all) => onChange({ tools: all ? null : [] })}
+        />`;
     case 'tool':
       return html`<${ToolStep} step=${step} tools=${tools} references=${references} onChange=${onChange} />`;
     default:
