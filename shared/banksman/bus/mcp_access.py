@@ -299,10 +299,6 @@ class McpTargets:
 
         transport, account = await self._access.authorized(entry, request.user, resolved.transport, send)
         target = mcp.McpTarget(
-            transport=transport,
-            tool=tool.name,
-            digest=tool.digest,
-            hidden=resolved.hidden,
-            account=account,
+            transport=transport, tool=tool.name, digest=tool.digest, hidden=resolved.hidden, account=account
         )
         return request.model_copy(update={"mcp": target})

@@ -8,9 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from banksman.contracts.approvals import InputResolved
-from banksman.contracts.mcp import (
-    McpTarget,
-)
+from banksman.contracts.mcp import McpTarget
 from banksman.contracts.tools import SearchChoice, ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.workspaces import WorkspaceOffer, WorkspacePlacement

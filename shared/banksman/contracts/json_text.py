@@ -88,8 +88,7 @@ def has_finite_numbers(value: object) -> bool:
 
 def _parsed(data: bytes, *, constants: bool = False) -> object:
     return cast(
-        object,
-        jiter.from_json(data, allow_inf_nan=constants, catch_duplicate_keys=True, cache_mode="keys"),
+        object, jiter.from_json(data, allow_inf_nan=constants, catch_duplicate_keys=True, cache_mode="keys")
     )
 
 

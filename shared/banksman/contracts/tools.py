@@ -191,8 +191,7 @@ unavailable        no runner or tool server accepted the call
 
 
 Secrets = Annotated[
-    tuple[SecretName, ...],
-    Field(max_length=MAX_SECRETS_OF_TOOL, exclude_if=lambda secrets: not secrets),
+    tuple[SecretName, ...], Field(max_length=MAX_SECRETS_OF_TOOL, exclude_if=lambda secrets: not secrets)
 ]
 
 

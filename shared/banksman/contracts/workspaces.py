@@ -237,8 +237,7 @@ class WorkspaceLoss(Stored):
 
 
 KnownProcesses = Annotated[
-    tuple[KnownProcess, ...],
-    Field(max_length=MAX_PROCESSES, exclude_if=lambda processes: not processes),
+    tuple[KnownProcess, ...], Field(max_length=MAX_PROCESSES, exclude_if=lambda processes: not processes)
 ]
 
 

@@ -34,13 +34,7 @@ class ConnectedBroker(NatsBroker):
     """A broker on a connection that it neither opens nor closes."""
 
     def __init__(
-        self,
-        nc: Client,
-        urls: list[str],
-        *,
-        subscribe: Subscribe,
-        middlewares: Sequence[Any],
-        stop_s: float,
+        self, nc: Client, urls: list[str], *, subscribe: Subscribe, middlewares: Sequence[Any], stop_s: float
     ) -> None:
         """Create the broker on connection `nc`; running handlers get `stop_s` seconds to end at a stop."""
         self._nc = nc

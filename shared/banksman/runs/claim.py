@@ -137,11 +137,7 @@ async def _take_in(
 
 
 async def _claim(
-    ports: Ports,
-    state: Conversation,
-    parts: Iterable[Part],
-    work_seq: int,
-    start_next: bool,
+    ports: Ports, state: Conversation, parts: Iterable[Part], work_seq: int, start_next: bool
 ) -> Ownership | None:
     """Append the claim and return the ownership; None if another commit came first."""
     # The epoch is above that of each earlier claim, which fences earlier owners at their next read or append.

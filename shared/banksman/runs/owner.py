@@ -253,11 +253,7 @@ class Ownership:
 
 
 async def append_fitting(
-    ports: Ports,
-    state: Conversation,
-    drafted: Callable[[Extent], tuple[Draft, Commit]],
-    *,
-    start_next: bool,
+    ports: Ports, state: Conversation, drafted: Callable[[Extent], tuple[Draft, Commit]], *, start_next: bool
 ) -> tuple[Commit, Conversation | None]:
     """Append a commit of the largest extent that fits one message.
 

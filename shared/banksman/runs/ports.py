@@ -16,14 +16,7 @@ from typing import Protocol
 from banksman.bus.storage.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.events import Commit
-from banksman.contracts.work import (
-    ApprovalReply,
-    ApprovalRequest,
-    ResumeRun,
-    RunSignal,
-    RunWork,
-    StartRun,
-)
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, RunSignal, RunWork, StartRun
 from banksman.contracts.workspaces import WorkspaceLoss, WorkspacePlacement
 from banksman.runs.state import Conversation
 

@@ -81,11 +81,7 @@ async def retry(
 
 
 async def overlapping(
-    attempt: Callable[[], Coroutine[Any, Any, T]],
-    *,
-    after_s: float,
-    most: int,
-    on_repeat: Callable[[], None],
+    attempt: Callable[[], Coroutine[Any, Any, T]], *, after_s: float, most: int, on_repeat: Callable[[], None]
 ) -> T:
     """Return the result of the first attempt that ends, and cancel the others; raise if that one failed.
 

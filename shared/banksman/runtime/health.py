@@ -20,11 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from banksman.contracts.administration import CheckName
-from banksman.library_internals.uvicorn_connections import (
-    ListenerLimits,
-    OpenConnections,
-    http_protocol,
-)
+from banksman.library_internals.uvicorn_connections import ListenerLimits, OpenConnections, http_protocol
 from banksman.library_internals.uvicorn_server import QuietServer
 from banksman.runtime.background import Background
 from banksman.runtime.settings import HealthSettings

@@ -164,11 +164,7 @@ class ServiceSettings(BaseSettings):
     """The settings that every service has; a subclass adds its sections."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_nested_delimiter="__",
-        extra="ignore",
-        frozen=True,
-        hide_input_in_errors=True,
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="ignore", frozen=True, hide_input_in_errors=True
     )
 
     data_dir: Path = Path(".banksman")

@@ -108,10 +108,7 @@ class Tenant:
 
 
 def user_names(
-    *,
-    runners: tuple[str, ...] = (),
-    tenants: tuple[Tenant, ...] = (),
-    tool_servers: tuple[str, ...] = (),
+    *, runners: tuple[str, ...] = (), tenants: tuple[Tenant, ...] = (), tool_servers: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
     """Return the names of all users, each of which needs a key."""
     users = all_users(runners, tool_servers)

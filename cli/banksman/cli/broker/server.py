@@ -112,13 +112,7 @@ def render_config(
             "max_file_store": storage.server,
             **({"sync_interval": "always"} if sync_always else {}),
         },
-        "accounts": accounts(
-            keys,
-            storage,
-            all_users(runners, tool_servers),
-            tenants,
-            tool_servers,
-        ),
+        "accounts": accounts(keys, storage, all_users(runners, tool_servers), tenants, tool_servers),
         "system_account": SYS,
     }
     if http_port is not None:
@@ -133,11 +127,7 @@ def render_config(
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:
-    config: dict[str, Any] = {
-        "name": cluster.name,
-        "listen": cluster.listen,
-        "routes": list(cluster.routes),
-    }
+    config: dict[str, Any] = {"name": cluster.name, "listen": cluster.listen, "routes": list(cluster.routes)}
     # Without `verify`, any process that reaches the port could join and read every account.
     return config if cluster.tls is None else {**config, "tls": {**_tls(cluster.tls), "verify": True}}
 

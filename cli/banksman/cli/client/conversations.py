@@ -21,11 +21,7 @@ from banksman.contracts.frames import Detail
 from banksman.contracts.ids import conversation_of
 from banksman.runtime.backoff import Backoff
 
-_DEMO = (
-    "write Hello from Banksman to notes.txt",
-    "run `cat notes.txt && ls -la`",
-    "draw a diagram",
-)
+_DEMO = ("write Hello from Banksman to notes.txt", "run `cat notes.txt && ls -la`", "draw a diagram")
 """Requests that both the demo model and language models understand."""
 Source = Mapping[str, str | int | None]
 """The fields of a `RepositorySource`."""

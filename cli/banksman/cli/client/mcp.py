@@ -42,8 +42,7 @@ def add(
         str | None, typer.Option(help="Address of a server over HTTP, instead of a program.")
     ] = None,
     secret: Annotated[
-        list[str] | None,
-        typer.Option(help="Header or variable: 'NAME=Bearer ${secret.TOKEN}'; repeatable."),
+        list[str] | None, typer.Option(help="Header or variable: 'NAME=Bearer ${secret.TOKEN}'; repeatable.")
     ] = None,
     description: Annotated[str, typer.Option(help="Description of the server.")] = "",
     trusted: Annotated[
@@ -105,8 +104,7 @@ def sign_in(
         str | None, typer.Option(help="URL of the gateway for the browser (default: the value of --url).")
     ] = None,
     client_id: Annotated[
-        str | None,
-        typer.Option(help="Id of a registered OAuth client; the command prompts for its secret."),
+        str | None, typer.Option(help="Id of a registered OAuth client; the command prompts for its secret.")
     ] = None,
     own: Own = False,
     url: Url = None,

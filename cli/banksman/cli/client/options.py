@@ -20,8 +20,7 @@ Url = Annotated[
     str | None, typer.Option("--url", help="URL of the gateway (default: the gateway running here).")
 ]
 Conversation = Annotated[
-    str | None,
-    typer.Option("--conversation", "-c", help="Continue this conversation (default: a new one)."),
+    str | None, typer.Option("--conversation", "-c", help="Continue this conversation (default: a new one).")
 ]
 
 

@@ -115,11 +115,7 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
         away_s = settings.agent.away_s
         catalog = await enter(
             AvailableTools(
-                bus,
-                placements,
-                enabled=settings.agent.tools_enabled,
-                search=settings.search,
-                away_s=away_s,
+                bus, placements, enabled=settings.agent.tools_enabled, search=settings.search, away_s=away_s
             )
         )
         notifications = await enter(OwnerNotifications(bus, clock))
@@ -158,13 +154,7 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
         )
         registry = await enter(
             ToolRegistry(
-                bus,
-                clock,
-                catalog.registered,
-                placements,
-                schemas,
-                search=settings.search,
-                away_s=away_s,
+                bus, clock, catalog.registered, placements, schemas, search=settings.search, away_s=away_s
             )
         )
         await enter(control_queues(bus, worker))

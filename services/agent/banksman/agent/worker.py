@@ -17,15 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 from banksman.agent.logs.archiver import Archiver
 from banksman.agent.model.step import ModelStep
 from banksman.bus.publish import is_behind
-from banksman.bus.queues.handling import (
-    Done,
-    Later,
-    Leave,
-    Outcome,
-    WorkMessage,
-    check_subject,
-    decoded,
-)
+from banksman.bus.queues.handling import Done, Later, Leave, Outcome, WorkMessage, check_subject, decoded
 from banksman.bus.storage.approval_slots import (
     ESCALATION_TIMER,
     EXPIRY_TIMER,

@@ -130,10 +130,7 @@ async def _nats_api(base: Foundation, health: Health) -> Callable[[], Mapping[st
     intake = await base.stack.enter_async_context(Intake(base.api, base.settings.gateway.tenant_rate))
     endpoints = ApiEndpoints(base.api, base.dispatcher)
     control = ControlPlane(
-        base.api,
-        endpoints.router,
-        body=api_body(base.dispatcher.operations),
-        intake=intake,
+        base.api, endpoints.router, body=api_body(base.dispatcher.operations), intake=intake
     )
     health.checks["nats_api"] = base.api.problem
     await base.stack.enter_async_context(control)

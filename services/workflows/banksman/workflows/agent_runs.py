@@ -81,9 +81,7 @@ class AgentRuns:
     async def _link(self, owned: Ownership, start: StartRun) -> None:
         """Record a link to the run, once, so that users find the run and its approval requests."""
         link = WorkflowLinked(
-            workflow="agent",
-            workflow_run_id=start.run_id,
-            workflow_conversation_id=start.conversation_id,
+            workflow="agent", workflow_run_id=start.run_id, workflow_conversation_id=start.conversation_id
         )
         await owned.commit(lambda state: () if start.run_id in state.linked else (link,))
 

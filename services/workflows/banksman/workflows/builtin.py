@@ -68,8 +68,7 @@ async def run_tests(
     context: WorkflowContext,
     folder: Annotated[str, Field(description="The folder of the project.")] = ".",
     command: Annotated[
-        str,
-        Field(description="The command that runs the tests; empty for pytest, unittest or node."),
+        str, Field(description="The command that runs the tests; empty for pytest, unittest or node.")
     ] = "",
 ) -> str:
     """Run the tests of a project in the workspace, and show their results as a table."""
@@ -236,9 +235,7 @@ async def create_project(
     ],
     template: Annotated[TemplateName, Field(description="The first files of the project.")] = "python",
     description: Annotated[
-        str,
-        Field(description="One or two sentences for the README.", max_length=2000),
-        hint("multiline"),
+        str, Field(description="One or two sentences for the README.", max_length=2000), hint("multiline")
     ] = "",
 ) -> str:
     """Write a README, sources and tests into a new folder of the workspace."""

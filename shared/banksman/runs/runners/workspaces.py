@@ -126,10 +126,7 @@ def _is_newer(snapshot: SnapshotRef, known: SnapshotRef | None) -> bool:
 
 def place_of(record: WorkspaceOwner) -> WorkspacePlacement:
     return WorkspacePlacement(
-        term=record.term,
-        generation=record.generation,
-        snapshot=record.snapshot,
-        processes=record.processes,
+        term=record.term, generation=record.generation, snapshot=record.snapshot, processes=record.processes
     )
 
 

@@ -163,12 +163,7 @@ class CompactionCut:
 
 
 def cut(
-    history: tuple[Message, ...],
-    size: Size,
-    *,
-    limit: int,
-    message: UserMessage,
-    iterations: int | None,
+    history: tuple[Message, ...], size: Size, *, limit: int, message: UserMessage, iterations: int | None
 ) -> CompactionCut | None:
     """Return where to cut so that the kept part has room to grow; None if a cut would save too little.
 

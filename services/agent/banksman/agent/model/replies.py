@@ -204,10 +204,7 @@ def _over_limit(requested: RequestedCall, call_id: str, most: int) -> events.Too
 
 
 def _call(
-    requested: RequestedCall,
-    call_id: str,
-    tools: Mapping[str, ToolDefinition],
-    network: NetworkPolicy | None,
+    requested: RequestedCall, call_id: str, tools: Mapping[str, ToolDefinition], network: NetworkPolicy | None
 ) -> ToolCall:
     tool = tools.get(requested.name)
     call = ToolCall(

@@ -158,11 +158,7 @@ def _read_call(text: str, start: int, end: int) -> RequestedCall:
         raise _MalformedCall("the call is not an object", start)
     fields = _Fields(text, start, end, value)
     fields.check_names()
-    return RequestedCall(
-        name=fields.name(),
-        arguments=fields.parameters(),
-        terminate=fields.terminate(),
-    )
+    return RequestedCall(name=fields.name(), arguments=fields.parameters(), terminate=fields.terminate())
 
 
 @dataclass(frozen=True, slots=True)

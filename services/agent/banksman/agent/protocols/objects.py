@@ -34,9 +34,7 @@ QUOTED_KEY = f'"{TOOL_KEY}"'
 _SPACE = r"[ \t\n\r]*+"
 _STRING_BODY = r"(?:[^\"\\\x00-\x1f]++|\\.)*+"
 _OPENING = re.compile(rf'\{{{_SPACE}"{_STRING_BODY}"{_SPACE}:')
-_PARTIAL_OPENING = re.compile(
-    rf'\{{{_SPACE}(?:\Z|"{_STRING_BODY}(?:\\?\Z|"{_SPACE}(?:\Z|:)))',
-)
+_PARTIAL_OPENING = re.compile(rf'\{{{_SPACE}(?:\Z|"{_STRING_BODY}(?:\\?\Z|"{_SPACE}(?:\Z|:)))')
 _KEY = re.compile(rf'"{TOOL_KEY}"{_SPACE}:')
 _FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)([^\n]*+)$", re.MULTILINE)
 _FENCE_LINE = re.compile(r"[ \t]*+(?:[`~]{1,2}|(?:`{3,}+|~{3,}+)[^`\n]*+)")

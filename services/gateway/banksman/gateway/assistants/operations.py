@@ -61,11 +61,7 @@ async def build(base: Foundation) -> None:
     await base.stack.enter_async_context(policies.recent)
     schemas = await base.stack.enter_async_context(SchemaChecker())
     tools = Tools(
-        base.bus,
-        services[Placements],
-        policies,
-        enabled=settings.agent.tools_enabled,
-        search=settings.search,
+        base.bus, services[Placements], policies, enabled=settings.agent.tools_enabled, search=settings.search
     )
     requests, names = services[StoredRequests], services[ModelNames]
     index, views = services[Conversations], services[Views]

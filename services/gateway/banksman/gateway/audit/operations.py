@@ -215,8 +215,7 @@ Action = Annotated[
     ),
 ]
 NamedTenant = Annotated[
-    str | None,
-    Query(max_length=64, description="For operators: another tenant, or `*` for all."),
+    str | None, Query(max_length=64, description="For operators: another tenant, or `*` for all.")
 ]
 After = Annotated[int | None, Query(ge=0, le=MAX_POSITION, description="`next` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_ENTRIES)]

@@ -14,12 +14,7 @@ from banksman.bus.storage.kv import Bucket
 from banksman.contracts import tools
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token
-from banksman.contracts.tools import (
-    MAX_SECRET_CHARS,
-    MIN_SECRET_CHARS,
-    SecretDescription,
-    SecretServers,
-)
+from banksman.contracts.tools import MAX_SECRET_CHARS, MIN_SECRET_CHARS, SecretDescription, SecretServers
 from banksman.contracts.wire import Stored
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.identity.api_keys import ApiKeys, key_operations

@@ -132,11 +132,7 @@ class ProviderSignIns:
         )
 
     @operations.add(
-        "sign_in.finish",
-        "POST /v1/sign-in",
-        right=PUBLIC,
-        not_over_nats=OF_BROWSERS,
-        include_in_schema=False,
+        "sign_in.finish", "POST /v1/sign-in", right=PUBLIC, not_over_nats=OF_BROWSERS, include_in_schema=False
     )
     async def sign_in(self: Service, request: Request, response: Response) -> BearerToken:
         """Exchange a code for a token, and record the sign-in in the audit trail.

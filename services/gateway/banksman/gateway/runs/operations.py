@@ -50,12 +50,7 @@ STARTED: dict[int | str, dict[str, Any]] = {
     202: {"description": "The run is stored", "headers": Location},
 }
 """The responses to a start."""
-STARTS: dict[str, Any] = {
-    "status": 202,
-    "response_model": Started,
-    "responses": STARTED,
-    "starts_work": True,
-}
+STARTS: dict[str, Any] = {"status": 202, "response_model": Started, "responses": STARTED, "starts_work": True}
 FRAME = "the frame `chat.send` starts runs; clients follow them by `replay`, or wait for them by `run.read`"
 NEW_FRAME = f"`conversation.create` creates the conversation; {FRAME}"
 
@@ -71,10 +66,7 @@ operations = Operations("runs")
     ChatSend, "conversation_id", right=CHAT, errors=(MISSING, CONFLICT, EARLY), starts_work=True
 )
 async def send_message(
-    frame: ChatSend,
-    starts: Annotated[RunStarts, provided(RunStarts)],
-    requests: Requests,
-    caller: CallerDep,
+    frame: ChatSend, starts: Annotated[RunStarts, provided(RunStarts)], requests: Requests, caller: CallerDep
 ) -> Ack:
     """Send a message of the user, which starts a run or steers the open one."""
     return await starts.send(caller, frame, requests)
@@ -197,11 +189,7 @@ async def list_calls(
     calls = await runs.calls(caller.tenant, run_id)
     page = calls[after : after + limit]
     end = after + len(page)
-    return CallPage(
-        items=tuple(page),
-        next=end if end < len(calls) else None,
-        total=len(calls),
-    )
+    return CallPage(items=tuple(page), next=end if end < len(calls) else None, total=len(calls))
 
 
 @operations.add(

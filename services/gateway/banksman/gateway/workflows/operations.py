@@ -19,13 +19,7 @@ from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import CHAT
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
-from banksman.gateway.operation.parameters import (
-    CallerDep,
-    RequestBody,
-    RequestId,
-    StrictBody,
-    provided,
-)
+from banksman.gateway.operation.parameters import CallerDep, RequestBody, RequestId, StrictBody, provided
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.bodies import AcceptedRun, EndedRun, Run
 from banksman.gateway.runs.idempotency import StoredRequests

@@ -9,9 +9,7 @@ from typing import Final
 
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.mcp.held_calls import Questions
-from banksman.tool_runner.tools.toolbox import (
-    WorkspaceLocked,
-)
+from banksman.tool_runner.tools.toolbox import WorkspaceLocked
 
 logger = logging.getLogger(__name__)
 

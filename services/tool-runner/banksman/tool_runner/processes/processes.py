@@ -23,12 +23,7 @@ from banksman.quotas.places import Shares
 from banksman.runtime.waits import set_within
 from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.processes.process import Process
-from banksman.tool_runner.sandbox.base import (
-    KilledReason,
-    Sandbox,
-    SandboxCommand,
-    SandboxUnavailable,
-)
+from banksman.tool_runner.sandbox.base import KilledReason, Sandbox, SandboxCommand, SandboxUnavailable
 from banksman.tool_runner.settings import ProcessSettings, RunnerLimits
 from banksman.tool_runner.tools.toolbox import ToolRun, WorkspaceLocked, watching_growth
 

@@ -13,12 +13,7 @@ from typing import cast
 from banksman.contracts.tools import PathChange
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.workspace_tools import EDIT_FILE, MAX_MATCHES, SEARCH_CODE, WRITE_FILE
-from banksman.tool_runner.sandbox.base import (
-    Sandbox,
-    SandboxCommand,
-    SandboxOutcome,
-    SandboxUnavailable,
-)
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, SandboxUnavailable
 from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools.texts import (
     SAMPLE_BYTES,

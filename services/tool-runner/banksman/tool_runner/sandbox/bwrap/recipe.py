@@ -7,11 +7,7 @@ import math
 import os
 from pathlib import Path
 
-from banksman.tool_runner.sandbox.base import (
-    EMPTY,
-    WORKSPACE,
-    SandboxCommand,
-)
+from banksman.tool_runner.sandbox.base import EMPTY, WORKSPACE, SandboxCommand
 from banksman.tool_runner.sandbox.bwrap.spawner_process import GATE_FD
 from banksman.tool_runner.sandbox.etc import DIRECTORY, LINKED, USERS_APART
 from banksman.tool_runner.settings import KIB, SandboxLimits

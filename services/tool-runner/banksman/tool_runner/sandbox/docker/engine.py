@@ -21,10 +21,7 @@ from docker import errors
 
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.sandbox.base import (
-    ENVIRONMENT,
-    SandboxUnavailable,
-)
+from banksman.tool_runner.sandbox.base import ENVIRONMENT, SandboxUnavailable
 from banksman.tool_runner.sandbox.docker import proxy, supervisor
 from banksman.tool_runner.sandbox.etc import DIRECTORY
 from banksman.tool_runner.sandbox.seccomp import command_filter
