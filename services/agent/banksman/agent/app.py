@@ -29,7 +29,8 @@ from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane
-from banksman.bus.control_plane.service_states import keep_connecting, reported_state
+from banksman.bus.control_plane.service_states import reported_state
+from banksman.bus.first_connection import keep_connecting
 from banksman.bus.model_servers import TenantModelServers
 from banksman.bus.publish import is_behind
 from banksman.bus.queues.work import work

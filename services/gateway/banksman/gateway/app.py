@@ -13,7 +13,8 @@ from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.broker import Intake
 from banksman.bus.control_plane.control import ControlPlane
-from banksman.bus.control_plane.service_states import keep_connecting, reported_state
+from banksman.bus.control_plane.service_states import reported_state
+from banksman.bus.first_connection import keep_connecting
 from banksman.deployment.streams import Durability
 from banksman.deployment.users import GATEWAY, inbox_prefix
 from banksman.gateway.approvals.pending import PendingApprovals

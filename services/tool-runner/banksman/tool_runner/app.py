@@ -11,8 +11,8 @@ from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane
-from banksman.bus.control_plane.service_states import keep_connecting
 from banksman.bus.direct_acks import direct_acks
+from banksman.bus.first_connection import keep_connecting
 from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease

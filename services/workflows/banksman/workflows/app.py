@@ -10,7 +10,8 @@ from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control_plane.control import ControlPlane
-from banksman.bus.control_plane.service_states import keep_connecting, reported_state
+from banksman.bus.control_plane.service_states import reported_state
+from banksman.bus.first_connection import keep_connecting
 from banksman.bus.names import CONVERSATIONS
 from banksman.bus.publish import RunQueue
 from banksman.bus.queues.kept import queue_kept_again

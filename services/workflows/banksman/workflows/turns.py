@@ -33,11 +33,6 @@ LOST_CHECKS = 2
 """Looks in a row that find no process with the turn before it is sent again: its process may reconnect."""
 
 
-async def _first_of(sent: list[asyncio.Task[bytes]]) -> set[asyncio.Task[bytes]]:
-    done, _ = await asyncio.wait(sent, timeout=CHECK_S, return_when=asyncio.FIRST_COMPLETED)
-    return done
-
-
 @dataclass(frozen=True, slots=True)
 class Turns:
     bus: Bus
@@ -95,11 +90,13 @@ class Turns:
         sent = [asyncio.create_task(self.bus.request(subject, data, workflows.TURN_S))]
         lost = 0
         try:
-            while not (done := await _first_of(sent)):
+            while True:
+                done, _ = await asyncio.wait(sent, timeout=CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+                if done:
+                    return done.pop().result()
                 lost = lost + 1 if len(sent) == 1 and await self._is_lost(definition, turn) else 0
                 if lost == LOST_CHECKS:
                     sent.append(asyncio.create_task(self.bus.request(subject, data, workflows.TURN_S)))
-            return done.pop().result()
         finally:
             for request in sent:
                 request.cancel()

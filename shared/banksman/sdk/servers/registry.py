@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -14,11 +14,13 @@ from pydantic import BaseModel
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.errors import RemoteError, checked_reply
+from banksman.bus.first_connection import keep_connecting
 from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.runtime import event_loop
 from banksman.runtime.backoff import Backoff, retry
+from banksman.runtime.scope import Scoped
 from banksman.runtime.waits import set_within
 from banksman.sdk.local import nats_settings
 
@@ -31,7 +33,7 @@ BUDGET_S = 30.0
 PAUSE_S = 0.5
 
 
-class RegisteredServer(ABC):
+class RegisteredServer(Scoped):
     """A process that registers what it serves. A context manager, which serves while the block runs."""
 
     kind: ClassVar[Literal["tool", "workflow"]]
@@ -80,25 +82,20 @@ class RegisteredServer(ABC):
 
     async def _connect(self) -> Bus:
         """Connect, however long the system takes to start; raise `Unavailable` if stopped before."""
-        prefix = f"_INBOX_{self.kind}-server-{self.name}"
-        reasons = set[str]()
-        while not self._stop.is_set():
-            try:
-                settings = self._nats or nats_settings()
-                bus = await Bus(settings, name=self._title, inbox_prefix=prefix).open()
-            except Unavailable as error:
-                if str(error) not in reasons:
-                    logger.warning("%s waits: %s", self._title, error)
-                reasons.add(str(error))
-                await set_within(self._stop, PAUSE_S)
-            else:
-                self._connected = bus
-                bus.background.run("address", partial(self._follow_address, bus, settings.urls))
-                return bus
-        raise Unavailable(f"{self._title} was stopped before it was connected")
+        bus = await keep_connecting(self._new_bus, self._stop)
+        if bus is None:
+            raise Unavailable(f"{self._title} was stopped before it was connected")
+        self._connected = bus
+        bus.background.run("address", partial(self._follow_address, bus))
+        return bus
 
-    async def _follow_address(self, bus: Bus, known: list[str]) -> None:
+    def _new_bus(self) -> Bus:
+        prefix = f"_INBOX_{self.kind}-server-{self.name}"
+        return Bus(self._nats or nats_settings(), name=self._title, inbox_prefix=prefix)
+
+    async def _follow_address(self, bus: Bus) -> None:
         """Reconnect at another address if `banksman up` starts there again."""
+        known = bus.settings.urls
         while self._nats is None and not bus.closed.is_set():
             await set_within(bus.closed, PAUSE_S)
             with contextlib.suppress(Unavailable):

@@ -11,10 +11,8 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Self
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control_plane.control import ControlPlane
@@ -101,34 +99,24 @@ class ToolServer(RegisteredServer):
         self.tools.pop(name, None)
         await self._request("withdraw", WithdrawTool(name=name, server=self.name))
 
-    async def __aenter__(self) -> Self:
-        bus = await self._connect()
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        bus = await scope.enter_async_context(await self._connect())
         self._serving = asyncio.create_task(self._serve(bus), name=self._title)
+        scope.push_async_callback(self._ended)
         offered = asyncio.create_task(self._offered.wait())
-        try:
-            await asyncio.wait({self._serving, offered}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            # If `__aenter__` raises, `__aexit__` is not called.
-            self._serving.cancel()
-            await asyncio.wait({self._serving})
-            await bus.close()
-            raise
-        finally:
-            offered.cancel()
+        scope.callback(offered.cancel)
+        await asyncio.wait({self._serving, offered}, return_when=asyncio.FIRST_COMPLETED)
         if self._serving.done():
-            await bus.close()
             self._serving.result()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _ended(self) -> None:
         assert self._serving is not None
         self.stop()
-        try:
-            await self._serving
-        finally:
-            await self._bus.close()
+        if not self._offered.is_set():
+            self._serving.cancel()
+        await asyncio.wait({self._serving})
+        if not self._serving.cancelled():
+            self._serving.result()
 
     async def _until_stopped(self) -> None:
         await self.serve()

@@ -33,7 +33,6 @@ from banksman.contracts.workflows import (
     TurnReply,
     WorkflowTurn,
 )
-from banksman.runtime.scope import Scoped
 from banksman.sdk.servers.registry import RegisteredServer
 from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow
@@ -44,7 +43,7 @@ REPORT_TIMEOUT_S = 5.0
 """Timeout of a progress report in seconds."""
 
 
-class WorkflowServer(Scoped, RegisteredServer):
+class WorkflowServer(RegisteredServer):
     """Serves workflows over NATS. As a context manager, it serves while the block runs.
 
     The workflows are registered when the block starts, and stay registered after it: their runs wait until a
