@@ -17,16 +17,9 @@ export async function register(api, preferences) {
     if (!push) return false;
     const { public_key: key } = await api.call('push.read');
     const subscription = await subscribed(push, key);
-    const { endpoint, keys } = subscription.toJSON();
-    const device = await api.call(
-      'device.register',
-      {},
-      {
-        endpoint,
-        keys: { p256dh: keys?.p256dh, auth: keys?.auth },
-        origin: location.origin,
-      },
-    );
+    const { endpoint, keys: given } = subscription.toJSON();
+    const keys = { p256dh: given?.p256dh, auth: given?.auth };
+    const device = await api.call('device.register', {}, { endpoint, keys, origin: location.origin });
     preferences.setItem(DEVICE, device.id);
     await storeWords();
     return true;

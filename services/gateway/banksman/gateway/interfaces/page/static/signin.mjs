@@ -85,15 +85,8 @@ export async function complete(api, { session, preferences, location, history })
   if (!code)
     return { error: returned.get('error_description') ?? returned.get('error') ?? t('login.failed') };
   try {
-    const { token, renewable } = await api.call(
-      'sign_in.finish',
-      {},
-      {
-        code,
-        code_verifier: pending.verifier,
-        redirect_uri: here(location),
-      },
-    );
+    const finished = { code, code_verifier: pending.verifier, redirect_uri: here(location) };
+    const { token, renewable } = await api.call('sign_in.finish', {}, finished);
     preferences.removeItem(SIGNED_OUT);
     if (renewable) preferences.setItem(RENEWABLE, 'yes');
     else preferences.removeItem(RENEWABLE);

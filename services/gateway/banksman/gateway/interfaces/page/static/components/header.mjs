@@ -7,7 +7,7 @@ import { t } from '../strings.mjs';
 import { formatCost } from '../text.mjs';
 import { useRead } from './requests.mjs';
 import { ConversationDialog, menuOf } from './sidebar.mjs';
-import { Icon, ListButton, Menu, html, useStore } from './ui.mjs';
+import { Action, ListButton, Menu, html, useStore } from './ui.mjs';
 
 export function Header() {
   const store = useStore();
@@ -31,26 +31,22 @@ export function Header() {
       }
     </div>
     <div class="header-actions">
-      <button
-        type="button"
-        class="toggle"
+      <${Action}
+        icon="details"
+        text=${t('header.details')}
         aria-pressed=${store.settings.details.value}
         title=${t('header.detailsTitle')}
         onClick=${() => store.settings.toggleDetails()}
-      >
-        <${Icon} name="details" size=${16} /><span>${t('header.details')}</span>
-      </button>
+      />
       ${
         conversation &&
-        html`<button
-            type="button"
-            class="toggle"
+        html`<${Action}
+            icon="folder"
+            text=${t('header.files')}
             aria-pressed=${store.navigation.panel.value === 'files'}
             title=${t('header.filesTitle')}
             onClick=${() => togglePanel(store)}
-          >
-            <${Icon} name="folder" size=${16} /><span>${t('header.files')}</span>
-          </button>
+          />
           <${Menu}
             label=${t('conversation.actions')}
             items=${menuOf(store, listed ?? { conversation_id: conversation.id }, setDialog)}

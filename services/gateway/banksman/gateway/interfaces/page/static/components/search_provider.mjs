@@ -52,15 +52,8 @@ function ProviderForm({ stored, onChanged }) {
   };
   const save = async () => {
     if (!provider) return api.call('search_provider.delete');
-    await api.call(
-      'search_provider.set',
-      {},
-      {
-        provider,
-        url: url.trim() || null,
-        ...(key ? { api_key: key } : {}),
-      },
-    );
+    const wanted = { provider, url: url.trim() || null, ...(key ? { api_key: key } : {}) };
+    await api.call('search_provider.set', {}, wanted);
     const { problem } = await api.call('search_provider.test');
     if (problem) throw new Error(t('search.storedButFails', { problem }));
     return toasts.show(t('search.works', { provider: TITLES[/** @type {Provider} */ (provider)] }), 'info');

@@ -40,6 +40,17 @@ export function Icon(/** @type {{name: string, size?: number}} */ { name, size =
 }
 
 /**
+ * An action in the header of a view, or with `href` a link. A narrow window shows its icon alone.
+ *
+ * @param {{icon: string, text: string, href?: string} & Record<string, unknown>} properties
+ */
+export function Action({ icon, text, ...rest }) {
+  return html`<${rest.href ? 'a' : 'button'} class="toggle" aria-label=${text} ...${rest}>
+    <${Icon} name=${icon} size=${16} /><span>${text}</span>
+  <//>`;
+}
+
+/**
  * @param {{name: string, label: string, onClick: () => void, pressed?: boolean, disabled?: boolean, size?: number} & Record<string, unknown>} properties
  */
 export function IconButton({ name, label, onClick, pressed, disabled, size, ...rest }) {

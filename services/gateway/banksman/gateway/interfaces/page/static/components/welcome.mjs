@@ -32,6 +32,8 @@ export function Welcome() {
     store.outbox.draft.value = text;
     document.getElementById('composer')?.focus();
   };
+  /** @param {true | {name: string}} form */
+  const start = (form) => () => (store.runs.form.value = form);
   /** @param {string} key @param {string} title @param {string} text @param {() => void} action */
   const card = (key, title, text, action) =>
     html`<button key=${key} type="button" onClick=${action}>
@@ -54,14 +56,9 @@ export function Welcome() {
           ),
         )}
         ${workflows.map(({ name, title, description }) =>
-          card(name, title || name, firstSentence(description), () => (store.runs.form.value = { name })),
+          card(name, title || name, firstSentence(description), start({ name })),
         )}
-        ${card(
-          'workflow',
-          t('welcome.workflow'),
-          t('welcome.workflowText'),
-          () => (store.runs.form.value = true),
-        )}
+        ${card('workflow', t('welcome.workflow'), t('welcome.workflowText'), start(true))}
       </div>
       <button type="button" class="button welcome-more" onClick=${() => setAsks(true)}>
         <${Icon} name="repository" size=${16} />${t('welcome.repository')}

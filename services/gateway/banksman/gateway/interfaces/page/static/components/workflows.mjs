@@ -285,69 +285,51 @@ function Several({ id, field, value, common, onChange, children }) {
   </fieldset>`;
 }
 
-/** @param {{field: FormField, common: Json, value: Raw, onChange: Change}} properties */
+/** The attributes of a line or, with `rows`, of several lines of text. @param {FormField} field @returns {Json} */
+function attributesOf({ kind }) {
+  switch (kind) {
+    case 'strings':
+      return { rows: '3', placeholder: t('form.perLine') };
+    case 'text':
+      return { rows: '4' };
+    case 'json':
+      return { rows: '4', class: 'mono', placeholder: 'JSON', spellcheck: false };
+    case 'integer':
+      return { type: 'text', inputmode: 'numeric' };
+    case 'number':
+      return { type: 'text', inputmode: 'decimal' };
+    case 'secret':
+      return { type: 'password', autocomplete: 'off' };
+    default:
+      return { type: kind === 'date' ? 'date' : 'text' };
+  }
+}
+
+/** @typedef {{field: FormField, common: Json, value: Raw, onChange: Change}} ControlProperties */
+/** @param {ControlProperties} properties */
 function TextInput({ field, common, value, onChange }) {
-  return html`<input
+  const attributes = attributesOf(field);
+  return html`<${attributes.rows ? 'textarea' : 'input'}
     ...${common}
-    type="text"
+    ...${attributes}
     value=${value}
-    onInput=${(event) => onChange(field.name, event.target.value)}
+    onInput=${(/** @type {PageEvent} */ event) => onChange(field.name, event.target.value)}
   />`;
 }
 
-/** @param {{field: FormField, common: Json, value: Raw, onChange: Change}} properties */
-function Control({ field, common, value, onChange }) {
-  const onInput = (/** @type {PageEvent} */ event) => onChange(field.name, event.target.value);
-  switch (field.kind) {
-    case 'choice':
-      return html`<select ...${common} value=${value} onChange=${onInput}>
-        <option value="">${t(field.required ? 'form.choose' : 'form.none')}</option>
-        ${field.choices.map((choice, at) => html`<option value=${String(at)}>${String(choice)}</option>`)}
-      </select>`;
-    case 'strings':
-      return html`<textarea
-        ...${common}
-        rows="3"
-        placeholder=${t('form.perLine')}
-        value=${value}
-        onInput=${onInput}
-      />`;
-    case 'text':
-      return html`<textarea ...${common} rows="4" value=${value} onInput=${onInput} />`;
-    case 'json':
-      return html`<textarea
-        ...${common}
-        class="mono"
-        rows="4"
-        placeholder="JSON"
-        spellcheck=${false}
-        value=${value}
-        onInput=${onInput}
-      />`;
-    case 'integer':
-    case 'number':
-      return html`<input
-        ...${common}
-        type="text"
-        inputmode=${field.kind === 'integer' ? 'numeric' : 'decimal'}
-        value=${value}
-        onInput=${onInput}
-      />`;
-    case 'secret':
-      return html`<input
-        ...${common}
-        type="password"
-        autocomplete="off"
-        value=${value}
-        onInput=${onInput}
-      />`;
-    case 'date':
-      return html`<input ...${common} type="date" value=${value} onInput=${onInput} />`;
-    case 'file':
-      return html`<${FileField} field=${field} common=${common} value=${value} onChange=${onChange} />`;
-    default:
-      return html`<${TextInput} field=${field} common=${common} value=${value} onChange=${onChange} />`;
-  }
+/** @param {ControlProperties} properties */
+function Control(properties) {
+  const { field, common, value, onChange } = properties;
+  if (field.kind === 'file') return html`<${FileField} ...${properties} />`;
+  if (field.kind !== 'choice') return html`<${TextInput} ...${properties} />`;
+  return html`<select
+    ...${common}
+    value=${value}
+    onChange=${(event) => onChange(field.name, event.target.value)}
+  >
+    <option value="">${t(field.required ? 'form.choose' : 'form.none')}</option>
+    ${field.choices.map((choice, at) => html`<option value=${String(at)}>${String(choice)}</option>`)}
+  </select>`;
 }
 
 /** A workflow that was started in this conversation, with the events of its own log. @param {{link: Linked, Run: Function}} properties */

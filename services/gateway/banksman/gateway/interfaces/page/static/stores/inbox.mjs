@@ -104,16 +104,10 @@ export class Inbox {
   async addRule(item, decision) {
     const { rulesFor, withRules } = await import('../decision_rules.mjs');
     const { rules, approvals, registries, revision } = await this.api.call('policy.read');
-    const action = decision === 'approve' ? 'auto' : 'deny';
-    const added = (rulesFor(item) ?? []).map((rule) => ({
-      ...rule,
-      action: /** @type {Rule['action']} */ (action),
-    }));
-    await this.api.call(
-      'policy.update',
-      {},
-      { rules: withRules(rules, added), approvals, registries, revision },
-    );
+    const action = /** @type {Rule['action']} */ (decision === 'approve' ? 'auto' : 'deny');
+    const added = (rulesFor(item) ?? []).map((rule) => ({ ...rule, action }));
+    const changed = { rules: withRules(rules, added), approvals, registries, revision };
+    await this.api.call('policy.update', {}, changed);
   }
 
   /** Take a request out of this inbox. It is not rejected, and others still see it. @param {string} id */

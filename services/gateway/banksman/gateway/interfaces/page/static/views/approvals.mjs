@@ -2,7 +2,7 @@
 
 import { ApprovalList } from '../components/inbox.mjs';
 import { Empty, FormError } from '../components/requests.mjs';
-import { Icon, Loading, html, useStore } from '../components/ui.mjs';
+import { Action, Loading, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
 import { parts, t } from '../strings.mjs';
@@ -19,9 +19,7 @@ function OneRequest({ id, link }) {
   const request = items.find((item) => item.id === id);
   return html`<${Frame}
     title=${t('inbox.title')}
-    actions=${html`<a class="toggle" href=${addressOf('approvals')}
-      ><${Icon} name="back" size=${16} /><span>${t('inbox.all')}</span></a
-    >`}
+    actions=${html`<${Action} icon="back" text=${t('inbox.all')} href=${addressOf('approvals')} />`}
   >
     <${FormError} error=${error} />
     ${loading && html`<${Loading} />`}
@@ -66,13 +64,11 @@ const KEYS = {
 function NotifyButton(/** @type {{inbox: import('../stores/inbox.mjs').Inbox}} */ { inbox }) {
   if (!('Notification' in globalThis)) return null;
   const on = inbox.notifies.value;
-  return html`<button
-    type="button"
-    class="toggle"
+  return html`<${Action}
+    icon="bell"
+    text=${t('inbox.notify')}
     aria-pressed=${on}
     title=${t('inbox.notifyTitle')}
     onClick=${() => inbox.setNotifies(!on)}
-  >
-    <${Icon} name="bell" size=${16} /><span>${t('inbox.notify')}</span>
-  </button>`;
+  />`;
 }

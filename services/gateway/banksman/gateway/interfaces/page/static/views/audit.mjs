@@ -6,7 +6,7 @@ import { usePages } from '../components/operator/pages.mjs';
 import { Choice, Filters, TextField } from '../components/fields.mjs';
 import { PagedRecords } from '../components/operator/records.mjs';
 import { saveBlob } from '../components/tools.mjs';
-import { Exact, Icon, Loading, html, useStore } from '../components/ui.mjs';
+import { Action, Exact, Loading, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { known, t } from '../strings.mjs';
 import { formatMoment } from '../text.mjs';
@@ -50,14 +50,13 @@ export default function AuditView() {
     );
   const actions = /** @type {const} */ (['csv', 'jsonl']).map(
     (format) =>
-      html`<button
-        type="button"
+      html`<${Action}
+        icon="download"
+        text=${format.toUpperCase()}
         class="toggle named"
         aria-label=${t(`audit.save.${format}`)}
         onClick=${save(format)}
-      >
-        <${Icon} name="download" size=${16} /><span>${format.toUpperCase()}</span>
-      </button>`,
+      />`,
   );
   return html`<${Frame} title=${t('audit.title')} actions=${actions}>
     <p class="muted">${t('audit.intro')}</p>

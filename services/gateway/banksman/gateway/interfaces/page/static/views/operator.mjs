@@ -8,7 +8,7 @@ import { NatsServers, Runners, Services } from '../components/operator/services.
 import { Queues, Streams } from '../components/operator/storage.mjs';
 import { Tenants, useTenants } from '../components/operator/tenants.mjs';
 import { Reading, useRead } from '../components/requests.mjs';
-import { Icon, html, useStore } from '../components/ui.mjs';
+import { Action, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { t } from '../strings.mjs';
 
@@ -28,14 +28,7 @@ export default function OperatorView() {
     setTenant(chosen);
     runsPart.current?.focus();
   };
-  const actions = html`<button
-    type="button"
-    class="toggle"
-    aria-label=${t('files.refresh')}
-    onClick=${readAll}
-  >
-    <${Icon} name="refresh" size=${16} /><span>${t('files.refresh')}</span>
-  </button>`;
+  const actions = html`<${Action} icon="refresh" text=${t('files.refresh')} onClick=${readAll} />`;
   return html`<${Frame} title=${t('operator.title')} actions=${actions}>
     <${Reading} of=${state} />
     <${DeadLetters} pages=${letters} />

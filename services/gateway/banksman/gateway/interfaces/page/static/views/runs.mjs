@@ -10,7 +10,7 @@ import { StepList } from '../components/runs/steps.mjs';
 import { Summary } from '../components/runs/summary.mjs';
 import { Empty, FormError, useRead } from '../components/requests.mjs';
 import { Frame } from '../components/view.mjs';
-import { Icon, Loading, html, useStore } from '../components/ui.mjs';
+import { Action, Loading, html, useStore } from '../components/ui.mjs';
 import { addressOf } from '../router.mjs';
 import { t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
@@ -35,15 +35,11 @@ function OneRun(
   const { run, steps, error } = useRun(id);
   const [again, setAgain] = useState(false);
   const conversationId = conversationOf(id);
-  const actions = html`<a class="toggle" href=${`#/c/${conversationId}`} aria-label=${t('timeline.label')}
-      ><${Icon} name="back" size=${16} /><span>${t('timeline.label')}</span></a
-    >
+  const actions = html`<${Action} icon="back" text=${t('timeline.label')} href=${`#/c/${conversationId}`} />
     ${
       run &&
       steps.length > 0 &&
-      html`<button type="button" class="toggle" aria-label=${t('run.again')} onClick=${() => setAgain(true)}>
-        <${Icon} name="repeat" size=${16} /><span>${t('run.again')}</span>
-      </button>`
+      html`<${Action} icon="repeat" text=${t('run.again')} onClick=${() => setAgain(true)} />`
     }`;
   return html`<${Frame} title=${t('run.title')} actions=${actions}>
     <${FormError} error=${error} />

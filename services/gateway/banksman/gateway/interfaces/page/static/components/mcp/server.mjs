@@ -7,7 +7,7 @@ import { explain, parts, reasonOf, t } from '../../strings.mjs';
 import { formatDuration, formatWhen } from '../../text.mjs';
 import { FormDialog } from '../fields.mjs';
 import { FormError } from '../requests.mjs';
-import { Exact, Icon, Loading, SmallButton, html, useStore } from '../ui.mjs';
+import { Action, Exact, Icon, Loading, SmallButton, html, useStore } from '../ui.mjs';
 import { Frame } from '../view.mjs';
 import { ChangedServer } from './form.mjs';
 import { SignIn } from './sign_in.mjs';
@@ -20,9 +20,7 @@ export function OneServer({ id, ended }) {
   const { server, error, busy, act } = useServer(store, id);
   const [dialog, setDialog] = useState(/** @type {string | null} */ (null));
   const close = () => setDialog(null);
-  const actions = html`<a class="toggle" href=${addressOf('mcp')} aria-label=${t('mcp.title')}
-    ><${Icon} name="back" size=${16} /><span>${t('mcp.title')}</span></a
-  >`;
+  const actions = html`<${Action} icon="back" text=${t('mcp.title')} href=${addressOf('mcp')} />`;
   return html`<${Frame} title=${id} actions=${actions}>
     <${FormError} error=${error} />
     ${

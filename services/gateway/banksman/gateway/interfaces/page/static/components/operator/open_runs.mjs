@@ -64,7 +64,7 @@ export function OpenRuns({ pages, tenant, onAll }) {
           aria-label=${t('operator.cancelOf', { id: run.run_id })}
           onClick=${() => setChosen(run)}
         >
-          ${t('operator.cancel')}
+          ${t('app.cancel')}
         <//>`,
   ];
   const done = () => {

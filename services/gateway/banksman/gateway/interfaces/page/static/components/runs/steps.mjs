@@ -4,7 +4,7 @@ import { useState } from 'preact/hooks';
 
 import { addressOf } from '../../router.mjs';
 import { ordered, placeOf } from '../../runs.mjs';
-import { formatNumber, t } from '../../strings.mjs';
+import { t } from '../../strings.mjs';
 import { formatCost, formatDuration } from '../../text.mjs';
 import { toolIcon } from '../icons.mjs';
 import { Exact, Icon, html, memo } from '../ui.mjs';
@@ -71,6 +71,7 @@ export function StepList({ runId, steps, current, label = t('run.steps') }) {
 
 const StepRow = memo(function StepRow(/** @type {StepProperties} */ { runId, step, current, start, width }) {
   const { usage } = step;
+  const counts = usage && { input: usage.input_tokens, cached: '', output: usage.output_tokens };
   const bar = { left: `${start * 100}%`, width: `${Math.max(width * 100, 0.5)}%` };
   return html`<li class=${`step ${step.kind}`}>
     <a href=${addressOf('runs', runId, step.step_id)} aria-current=${current ? 'true' : undefined}>
@@ -82,17 +83,7 @@ const StepRow = memo(function StepRow(/** @type {StepProperties} */ { runId, ste
       <span class=${`status ${toneOf(step.status)}`}>${resultText(step.status)}</span>
       <span class="step-figures">
         <span>${step.duration_ms === null ? '' : formatDuration(step.duration_ms)}</span>
-        <span
-          >${
-            usage
-              ? t('usage.tokens', {
-                  input: formatNumber(usage.input_tokens),
-                  cached: '',
-                  output: formatNumber(usage.output_tokens),
-                })
-              : ''
-          }</span
-        >
+        <span>${counts && t('usage.tokens', counts)}</span>
         <span>${usage ? formatCost(usage.cost_usd) : ''}</span>
       </span>
       <span class="step-bar" aria-hidden="true"><i style=${bar} /></span>

@@ -28,16 +28,9 @@ export function ScheduleDialog(/** @type {{onClose: () => void}} */ { onClose })
     const start = workflow
       ? { type: 'workflow', workflow: what, parameters: values }
       : { type: 'prompt', content: values.content };
-    await api.call(
-      'schedule.create',
-      {},
-      {
-        title: title.trim() || workflow?.title || '',
-        start,
-        missed: times.missed,
-        ...timesOf(times),
-      },
-    );
+    const named = title.trim() || workflow?.title || '';
+    const schedule = { title: named, start, missed: times.missed, ...timesOf(times) };
+    await api.call('schedule.create', {}, schedule);
     onClose();
   };
   return html`<${Dialog} title=${t('schedule.new')} onClose=${onClose}>

@@ -114,7 +114,7 @@ function ToolStep({ step, tools, references, onChange }) {
     });
   const offered = new Set([...tools.map((tool) => tool.name), ...(step.tool ? [step.tool] : [])]);
   return html`<${Choice}
-      label=${t('builder.tool')}
+      label=${t('builder.type.tool')}
       value=${step.tool}
       onChange=${(/** @type {string} */ tool) => onChange({ tool, arguments: {} })}
       options=${[['', t('form.choose')], ...[...offered].map((name) => [name, name])]}

@@ -35,7 +35,9 @@ function Change({ id, change: { path, change, since, before } }) {
     if (before === undefined)
       return compared(await api.call('file.diff', { conversation_id: id, path, since }));
     const blob = await api.file(id, path);
-    return blob.size > MAX_DIFF_BYTES ? { note: t('files.notCompared') } : { after: await blob.text() };
+    return blob.size > MAX_DIFF_BYTES
+      ? { note: t('files.notCompared.too_large') }
+      : { after: await blob.text() };
   };
   const { value: shown, error } = useRead(open && !isKnown && read, [open, workspace.version.value]);
   return html`<details class="folded" onToggle=${(event) => setOpen(event.currentTarget.open)}>

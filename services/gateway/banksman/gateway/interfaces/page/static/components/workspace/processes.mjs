@@ -9,7 +9,7 @@ import { formatMoment } from '../../text.mjs';
 import { usePages } from '../operator/pages.mjs';
 import { FormError, Reading, useAction, useRead } from '../requests.mjs';
 import { OutputText } from '../tools.mjs';
-import { Exact, Icon, Loading, html, useStore } from '../ui.mjs';
+import { Exact, Icon, Loading, SmallButton, html, useStore } from '../ui.mjs';
 
 const REFRESH_MS = 3_000;
 
@@ -62,15 +62,14 @@ function Process({ id, process, onStop }) {
       ${process.run_id && html`<a href=${addressOf('runs', process.run_id)}>${t('processes.run')}</a>`}
       ${
         running &&
-        html`<button
-          type="button"
-          class="button small stop"
+        html`<${SmallButton}
+          class="stop"
           disabled=${busy}
           aria-label=${t('processes.stop', { command: process.command })}
           onClick=${() => run(onStop)}
         >
           <${Icon} name="stop" size=${14} />${t(busy ? 'timeline.stopping' : 'timeline.stop')}
-        </button>`
+        <//>`
       }
     </p>`;
 }
@@ -81,7 +80,7 @@ function stateOf(/** @type {Item<'process.list'>} */ { status, exit_code: code }
 }
 
 function stateText(/** @type {Item<'process.list'>} */ { status, exit_code: code }) {
-  if (status === 'running') return t('processes.running');
+  if (status === 'running') return t('tool.status.running');
   return code === null ? t('processes.ended') : t('processes.endedWith', { code: String(code) });
 }
 

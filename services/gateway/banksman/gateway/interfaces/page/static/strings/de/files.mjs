@@ -19,7 +19,6 @@ export default {
   'files.changedMeanwhile':
     'Die Datei wurde geändert, seit Sie sie geöffnet haben. Speichern ersetzt diese Änderung.',
   'files.noChanges': 'Der Agent hat noch keine Dateien geändert.',
-  'files.notCompared': 'Die Datei ist zu groß für einen Vergleich.',
   'files.notCompared.unknown': 'Der frühere Inhalt der Datei ist nicht bekannt.',
   'files.notCompared.too_large': 'Die Datei ist zu groß für einen Vergleich.',
   'files.notCompared.binary': 'Die Datei ist kein Text.',
@@ -47,7 +46,6 @@ export default {
   // Processes that outlive the call that started them
   'processes.label': 'Befehle, die im Hintergrund laufen',
   'processes.empty': 'Im Hintergrund läuft nichts.',
-  'processes.running': 'Läuft',
   'processes.ended': 'Beendet',
   'processes.endedWith': 'Beendet mit Exit-Code {code}',
   'processes.since': 'Seit {time}',

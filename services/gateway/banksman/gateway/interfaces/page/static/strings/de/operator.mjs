@@ -28,7 +28,6 @@ export default {
   'operator.run.queued_workflow': 'Workflow, wartet oder läuft',
   'operator.run.awaiting_approval': 'Wartet auf Freigabe',
   'operator.run.awaiting_input': 'Wartet auf Eingabe',
-  'operator.cancel': 'Abbrechen',
   'operator.cancelOf': 'Lauf {id} abbrechen',
   'operator.cancelTitle': 'Lauf abbrechen',
   'operator.cancelQuestion': '{run} von {tenant} abbrechen? Dessen Nutzer sehen den Grund.',

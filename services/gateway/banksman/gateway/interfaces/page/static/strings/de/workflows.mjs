@@ -111,7 +111,6 @@ export default {
   'builder.add.approval': 'Freigabe hinzufügen',
   'builder.prompt': 'Was soll der Agent tun?',
   'builder.promptTools': 'Der Agent darf seine Werkzeuge benutzen',
-  'builder.tool': 'Werkzeug',
   'builder.message.input': 'Was wird gefragt?',
   'builder.message.approval': 'Was soll freigegeben werden?',
   'builder.insert': 'Wert einfügen',

@@ -16,7 +16,6 @@ export default {
   'files.saveAnyway': 'Save anyway',
   'files.changedMeanwhile': 'The file was changed since you opened it. Saving replaces that change.',
   'files.noChanges': 'The agent has not changed any files yet.',
-  'files.notCompared': 'The file is too large to compare.',
   'files.notCompared.unknown': 'The earlier content of the file is unknown.',
   'files.notCompared.too_large': 'The file is too large to compare.',
   'files.notCompared.binary': 'The file is not text.',
@@ -43,7 +42,6 @@ export default {
   // Processes that outlive the call that started them
   'processes.label': 'Commands that run in the background',
   'processes.empty': 'Nothing runs in the background.',
-  'processes.running': 'Running',
   'processes.ended': 'Ended',
   'processes.endedWith': 'Ended with exit code {code}',
   'processes.since': 'Since {time}',

@@ -27,7 +27,6 @@ export default {
   'operator.run.queued_workflow': 'Workflow, queued or running',
   'operator.run.awaiting_approval': 'Waits for approval',
   'operator.run.awaiting_input': 'Waits for input',
-  'operator.cancel': 'Cancel',
   'operator.cancelOf': 'Cancel run {id}',
   'operator.cancelTitle': 'Cancel the run',
   'operator.cancelQuestion': 'Cancel {run} of {tenant}? Its users see the reason.',

@@ -104,7 +104,6 @@ export default {
   'builder.add.approval': 'Add an approval',
   'builder.prompt': 'What should the agent do?',
   'builder.promptTools': 'The agent may use its tools',
-  'builder.tool': 'Tool',
   'builder.message.input': 'What do you ask the user?',
   'builder.message.approval': 'What should the user approve?',
   'builder.insert': 'Insert a value',
