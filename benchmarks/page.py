@@ -100,7 +100,7 @@ async def _write(stage: Stage) -> int:
 
 
 async def opening(url: str) -> dict[str, float]:
-    """Open a conversation of many messages of a running system, and scroll to its first one."""
+    """Open a conversation of many messages of a running system at its newest, and scroll to its first one."""
     sent = [
         {
             "uuid": f"m{at}",
@@ -118,6 +118,8 @@ async def opening(url: str) -> dict[str, float]:
         cpu = await _cpu(page)
         shown_s = await _until_shown(page, conversation, f"Message {MESSAGES - 1}")
         found = {"opening_s": shown_s, "opening_main_thread_s": await cpu()}
+        await expect(page.locator(".earlier")).to_have_count(0)
+        found["complete_main_thread_s"] = await cpu()
         return found | {"first_message_s": await _until_first(page)}
 
 

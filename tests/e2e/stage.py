@@ -46,6 +46,8 @@ class Stage:
     """The bodies that the page uploaded, by path."""
     token: str | None = None
     """The token that a client must send."""
+    reads_events: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared while requests for stored events have to wait."""
     frozen: bool = False
     """Whether it replies to no frame."""
     notices: tuple[str, ...] = ()
@@ -110,9 +112,22 @@ class Stage:
                 place = {"conversation_id": CONVERSATION, "log_epoch": "e1"}
                 subscribed = {"type": "subscribed", "head_seq": len(self.frames), "oldest_seq": 1, **place}
                 done = {"type": "replay.done", "seq": len(self.frames), **place}
-                return [{**subscribed, **to}, *self.frames[frame.get("after_seq") or 0 :], done]
+                newest = self._newest(frame.get("newest_runs"))
+                after = max(frame.get("after_seq") or 0, newest.get("after_seq", 0))
+                return [{**subscribed, **newest, **to}, *self.frames[after:], done]
             case _:
                 return [{"type": "ack", "conversation_id": CONVERSATION, "run_id": RUN, **to}]
+
+    def _newest(self, runs: int | None) -> Frame:
+        """Return `after_seq` of a subscription that begins with the newest runs."""
+        starts = [frame["seq"] for frame in self.frames if frame["type"] == "run.started"]
+        return {} if runs is None else {"after_seq": starts[-runs] - 1 if len(starts) > runs else 0}
+
+    def events(self, after: int, limit: int) -> Frame:
+        """Return a page of the stored events."""
+        items = self.frames[after : after + limit]
+        end = after + len(items)
+        return {"items": items, "next": end if end < len(self.frames) else None}
 
 
 def _failed(status: int, error: Frame) -> Response:
@@ -123,6 +138,7 @@ def _failed(status: int, error: Frame) -> Response:
 async def staged() -> AsyncGenerator[Stage]:
     """Serve the page with an empty conversation."""
     stage = Stage(free_port())
+    stage.reads_events.set()
     app = FastAPI()
 
     @app.websocket("/ws")
@@ -135,6 +151,11 @@ async def staged() -> AsyncGenerator[Stage]:
     async def resource(request: Request, path: str) -> Response:
         if failure := stage.failures.get(f"GET {path}"):
             return _failed(*failure)
+        if path == f"context/conversations/{CONVERSATION}/events":
+            await stage.reads_events.wait()
+            query = request.query_params
+            page = stage.events(int(query["after_seq"]), int(query.get("limit", 1000)))
+            return Response(json.dumps(page), media_type="application/json")
         found = stage.resources.get(f"{path}?{request.url.query}", stage.resources.get(path, {"items": []}))
         if isinstance(found, bytes):
             return Response(found, media_type="application/octet-stream")
@@ -154,6 +175,7 @@ async def staged() -> AsyncGenerator[Stage]:
         await eventually(lambda: server.started or None, WAIT_TIMEOUT_S)
         yield stage
     finally:
+        stage.reads_events.set()
         server.should_exit = True
         await task
 

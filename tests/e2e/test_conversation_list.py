@@ -20,7 +20,6 @@ async def test_a_user_pins_archives_and_exports(stage: Stage) -> None:
     stage.resources["context/conversations"] = {"items": [CRANES]}
     stage.resources["context/conversations/c1"] = CRANES
     start(stage)
-    stage.resources["context/conversations/c1/events"] = {"items": stage.frames, "next": None}
     async with opened(stage.url) as page:
         await expect(page.get_by_text("Pinned", exact=True)).to_be_visible()
         menu = page.get_by_role("button", name="Actions for Cranes")

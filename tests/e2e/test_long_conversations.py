@@ -2,29 +2,155 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from tests.e2e import scenes
 from tests.e2e.stage import Stage
-from tests.support.browser import WAIT_TIMEOUT_MS, opened
+from tests.support.browser import WAIT_TIMEOUT_MS, Look, opened
 
 pytestmark = pytest.mark.timeout(120)
 """Seconds; a browser starts slowly on a busy machine."""
 
 RUNS = 400
+MESSAGES = 2_000
 
 
-async def test_a_long_conversation_opens_at_its_end_and_draws_only_runs_near_it(stage: Stage) -> None:
-    """R34: runs that arrive on the way to the newest one are not drawn."""
-    for number in range(RUNS):
+def _write_runs(stage: Stage, count: int, **settings: Any) -> None:
+    """Append runs of a message and a reply; `settings` are of the last one's start."""
+    for number in range(count):
         run = f"c1-r{number}"
         begun = {"message_id": f"m{number}", "message": f"Question {number}", "model": "demo:model"}
-        stage.event("run.started", begun, run_id=run)
+        more = settings if number == count - 1 else {}
+        stage.event("run.started", begun | more, run_id=run)
         reply = {"message_id": f"a{number}", "role": "assistant", "content": scenes.REPLY}
         stage.event("message.completed", reply, run_id=run)
         stage.event("run.finished", {"status": "completed", "content": scenes.REPLY}, run_id=run)
 
+
+async def _top_of(page: Page, message: str) -> float:
+    """Return the position of a message once it has not moved for ten frames: runs near the view are drawn."""
+    return await page.locator(f"[data-message={message}]").evaluate(
+        """async (one) => {
+          let [top, still] = [NaN, 0];
+          while (still < 10) {
+            await new Promise(requestAnimationFrame);
+            const now = one.getBoundingClientRect().top;
+            [top, still] = [now, now === top ? still + 1 : 0];
+          }
+          return top;
+        }"""
+    )
+
+
+async def test_the_newest_messages_are_shown_before_the_earlier_ones_are_read(stage: Stage) -> None:
+    """R34: the end stays in view when the earlier ones arrive, and the cost is shown when it is complete."""
+    _write_runs(stage, RUNS)
+    stage.reads_events.clear()
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        newest = page.locator(f"[data-message=a{RUNS - 1}]")
+        await expect(newest).to_be_in_viewport(timeout=WAIT_TIMEOUT_MS)
+        await expect(page.locator(".run")).to_have_count(20)
+        # A version of the first of them would need the run before it.
+        first = page.locator(".run").first
+        await page.get_by_text("Loading earlier messages").scroll_into_view_if_needed()
+        await expect(page.locator(f"[data-message=m{RUNS - 19}]").get_by_role("button")).not_to_have_count(0)
+        await expect(first.locator(".turn.user").get_by_role("button")).to_have_count(0)
+        await page.get_by_role("button", name="Latest").click()
+        await expect(newest).to_be_in_viewport()
+        top = await _top_of(page, f"a{RUNS - 1}")
+        stage.reads_events.set()
+        await expect(page.locator(".run")).to_have_count(RUNS)
+        await expect(page.get_by_text("Loading earlier messages")).to_have_count(0)
+        assert abs(await _top_of(page, f"a{RUNS - 1}") - top) < 1
+        assert len([one for one in stage.received if one["type"] == "subscribe"]) == 1
+
+
+@pytest.mark.parametrize("at_top", [True, False], ids=["at the top", "in the middle"])
+async def test_what_a_person_reads_stays_in_place_when_earlier_messages_arrive(
+    stage: Stage, at_top: bool
+) -> None:
+    _write_runs(stage, RUNS)
+    stage.reads_events.clear()
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        read = f"m{RUNS - 20 if at_top else RUNS - 10}"
+        await expect(page.locator(f"[data-message=a{RUNS - 1}]")).to_be_in_viewport(timeout=WAIT_TIMEOUT_MS)
+        if at_top:
+            await page.locator(".scroller").evaluate("(scroller) => scroller.scrollTo(0, 0)")
+        else:
+            run = f"[data-run=c1-{read.replace('m', 'r')}]"
+            await page.locator(run).evaluate("(run) => run.scrollIntoView()")
+        await expect(page.get_by_role("button", name="Latest")).to_be_visible()
+        await expect(page.locator(f"[data-message={read}]")).to_be_in_viewport()
+        top = await _top_of(page, read)
+        stage.reads_events.set()
+        await expect(page.locator(".run")).to_have_count(RUNS)
+        await expect(page.locator(f"[data-message={read}]")).to_be_in_viewport()
+        assert abs(await _top_of(page, read) - top) < 2
+
+
+async def test_a_branch_from_an_earlier_message_is_shown_before_that_message_is_read(stage: Stage) -> None:
+    _write_runs(stage, RUNS, branch={"after": "a5"})
+    stage.reads_events.clear()
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        await expect(page.locator(f"[data-message=a{RUNS - 1}]")).to_be_in_viewport(timeout=WAIT_TIMEOUT_MS)
+        await expect(page.locator(".run")).to_have_count(1)
+        stage.reads_events.set()
+        await expect(page.locator(".run")).to_have_count(7)
+        await expect(page.get_by_text("2/2")).to_be_visible()
+        await expect(page.locator(f"[data-message=a{RUNS - 1}]")).to_be_in_viewport()
+
+
+async def test_earlier_messages_are_read_again_after_a_failure(stage: Stage) -> None:
+    _write_runs(stage, RUNS)
+    path = "GET context/conversations/c1/events"
+    stage.failures[path] = (503, {"code": "unavailable", "message": "No broker.", "retryable": True})
+    async with opened(stage.url) as page:
+        async with page.expect_response(lambda response: response.status == 503):
+            await page.goto(f"{stage.url}/#/c/c1")
+        await expect(page.locator(f"[data-message=a{RUNS - 1}]")).to_be_in_viewport(timeout=WAIT_TIMEOUT_MS)
+        await expect(page.get_by_text("Loading earlier messages")).to_have_count(1)
+        del stage.failures[path]
+        await expect(page.locator(".run")).to_have_count(RUNS, timeout=WAIT_TIMEOUT_MS)
+
+
+async def test_a_found_message_among_the_earlier_ones_is_shown_at_once(stage: Stage) -> None:
+    """The end is not shown before: the person asked for another place."""
+    _write_runs(stage, RUNS)
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1/a7")
+        await expect(page.locator("[data-message=a7]")).to_be_in_viewport(timeout=WAIT_TIMEOUT_MS)
+        await expect(page.locator(".run")).to_have_count(RUNS)
+    subscribed = [frame for frame in stage.received if frame["type"] == "subscribe"]
+    assert ["newest_runs" in frame for frame in subscribed] == [False]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_a_person_scrolls_to_the_first_of_two_thousand_messages(stage: Stage, width: int) -> None:
+    """Task 33, by keyboard: the first message comes into view and stays there."""
+    _write_runs(stage, MESSAGES // 2)
+    async with opened(stage.url, look=Look(width=width)) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        await expect(page.locator(".run")).to_have_count(MESSAGES // 2, timeout=WAIT_TIMEOUT_MS)
+        await page.locator(".scroller").focus()
+        await page.keyboard.press("Home")
+        first = page.locator("[data-message=m0]")
+        await expect(first).to_be_in_viewport(timeout=WAIT_TIMEOUT_MS)
+        await expect(page.locator("[data-message=a0]")).to_be_in_viewport()
+        await expect(first).to_be_in_viewport()
+        await page.get_by_role("button", name="Latest").click()
+        newest = page.locator(f"[data-message=a{MESSAGES // 2 - 1}]")
+        await expect(newest).to_be_in_viewport(timeout=WAIT_TIMEOUT_MS)
+
+
+async def test_a_long_conversation_opens_at_its_end_and_draws_only_runs_near_it(stage: Stage) -> None:
+    """R34: runs that arrive on the way to the newest one are not drawn."""
+    _write_runs(stage, RUNS)
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/c/c1")
         newest = page.locator(f"[data-message=a{RUNS - 1}]")

@@ -46,6 +46,8 @@ type Conversation = {
   error: string | null;
   /** Whether all events up to the present one were received. */
   replayed: boolean;
+  /** Whether only the newest runs were received, and the earlier events are being read. */
+  earlier: boolean;
   deleted: boolean;
   runs: Run[];
   orphans: PendingApproval[];

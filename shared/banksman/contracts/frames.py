@@ -110,6 +110,8 @@ class Subscribe(Wire):
     """Send the events after this number: 0 sends all, None sends only new ones."""
     log_epoch: str | None = Field(default=None, max_length=64)
     detail: Detail = "final"
+    newest_runs: int | None = Field(default=None, ge=1, le=1_000)
+    """Leave out the stored events before the newest so many runs; `subscribed` states `after_seq`."""
 
 
 class Unsubscribe(Wire):
@@ -303,6 +305,10 @@ class Subscribed(Stored):
     head_seq: int
     oldest_seq: int
     log_epoch: str
+    after_seq: int | None = Field(default=None, exclude_if=lambda seq: seq is None)
+    """With `newest_runs`, the number of the event before the replay; omitted otherwise.
+
+    No run of the replay has an event before it."""
     active_run: JsonObject | None = None
     pending_approvals: tuple[JsonObject, ...] = ()
     pending_inputs: tuple[JsonObject, ...] = ()

@@ -19,6 +19,8 @@ function scene(...pages) {
   return { api: new Api({ base: 'https://example.org/banksman/', token: () => null, fetch }), sent };
 }
 
+const event = (seq) => ({ type: 'message.completed', seq });
+
 test('a path is relative to the gateway; its parameters are encoded, and segments of a file stay segments', async () => {
   const { api, sent } = scene();
   await api.call('step.read', { run_id: 'c1-r1', step_id: 'a/b?c' });
@@ -53,11 +55,23 @@ test('other parameters form the query, without those that have no value', async 
 });
 
 test('all pages of a list are read', async () => {
-  const { api, sent } = scene({ items: [1, 2], next: 2 }, { items: [3], next: null });
-  assert.deepEqual(await api.events('c1'), [1, 2, 3]);
+  const { api, sent } = scene({ items: [1, 2].map(event), next: 2 }, { items: [event(3)], next: null });
+  assert.deepEqual(await api.events('c1', { whole: true }), [1, 2, 3].map(event));
   assert.deepEqual(
     sent.map(({ at }) => at.split('?')[1]),
     ['after_seq=0&whole=true', 'after_seq=2&whole=true'],
+  );
+});
+
+test('events are read up to a number', async () => {
+  const { api, sent } = scene(
+    { items: [event(1)], next: 1000 },
+    { items: [1001, 1002].map(event), next: 1002 },
+  );
+  assert.deepEqual(await api.events('c1', { through: 1001, detail: 'steps' }), [1, 1001].map(event));
+  assert.deepEqual(
+    sent.map(({ at }) => at.split('?')[1]),
+    ['after_seq=0&detail=steps', 'after_seq=1000&limit=1&detail=steps'],
   );
 });
 

@@ -57,3 +57,12 @@ test('text that was not stored is not followed', () => {
   cut.entries[0].unstored = true;
   assert.equal(endOf(pathOf({ runs: [cut] })), 'u-1');
 });
+
+test('while earlier runs are read, the path begins where it is certain', () => {
+  const earlier = true;
+  const runs = [run('8'), run('9'), run('3b', 'a-2'), run('10')];
+  assert.deepEqual(ids(pathOf({ runs, earlier })), ['3b', '10']);
+  assert.deepEqual(ids(pathOf({ runs: runs.slice(0, 2), earlier })), ['8', '9']);
+  const known = [run('8'), run('9'), run('9b', 'a-8'), run('3b', 'a-2'), run('10', 'a-9b')];
+  assert.deepEqual(ids(pathOf({ runs: known, earlier })), ['8', '9b', '10']);
+});

@@ -39,8 +39,14 @@ function scene() {
     requests,
     follow: (options) => subscriptions.follow('c1', { afterSeq: 0, detail: 'steps', live: true, ...options }),
     receive: (...frames) => frames.forEach((frame) => subscriptions.receive(frame)),
-    confirm: (epoch = 'e1', { id } = requests().at(-1)) =>
-      subscriptions.receive({ type: 'subscribed', reply_to: id, conversation_id: 'c1', log_epoch: epoch }),
+    confirm: (epoch = 'e1', { id } = requests().at(-1), more = {}) =>
+      subscriptions.receive({
+        type: 'subscribed',
+        reply_to: id,
+        conversation_id: 'c1',
+        log_epoch: epoch,
+        ...more,
+      }),
   };
 }
 
@@ -163,4 +169,21 @@ test('a temporary refusal is reported and the subscription requested again; anot
   timers[0].action();
   requests()[1].reject(refusal(false));
   await ended;
+});
+
+test('a follower may begin with the newest runs, and reads on after them', () => {
+  const { follow, confirm, receive, requests, subscriptions } = scene();
+  const follower = follow({ newestRuns: 20 });
+  assert.equal(requests()[0].newest_runs, 20);
+  confirm('e1', requests()[0], { after_seq: 900 });
+  subscriptions.resume();
+  assert.deepEqual([requests()[1].after_seq, requests()[1].newest_runs], [900, undefined]);
+  confirm();
+  receive(event(901), event(902));
+  assert.deepEqual(numbers(follower), [901, 902]);
+  const whole = follow();
+  assert.deepEqual([requests()[2].after_seq, requests()[2].newest_runs], [0, undefined]);
+  confirm();
+  receive(event(1));
+  assert.deepEqual([numbers(follower), numbers(whole)], [[], [1]]);
 });

@@ -22,7 +22,7 @@ const message = (seq, content, epoch = 'e1') => ({
 });
 
 /** An open conversation over a connection whose other end is the test. */
-function scene() {
+function scene({ events: read = async () => [], namesMessage = false } = {}) {
   const sent = [];
   const timers = [];
   const connection = {
@@ -35,10 +35,11 @@ function scene() {
   const events = [];
   const details = signal(false);
   const opened = new OpenConversations({
-    api: {},
+    api: { events: read },
     subscriptions,
     currentId: signal('c1'),
     details,
+    namesMessage: () => namesMessage,
     listed: () => ({ title: 'Cranes' }),
     onEvent: (id, { seq }) => events.push(seq),
   });
@@ -51,10 +52,10 @@ function scene() {
     sent,
     timers,
     texts: () => state.value.runs.flatMap(({ entries }) => entries.map(({ text }) => text)),
-    confirm: (epoch = 'e1', isDone = true) => {
+    confirm: (epoch = 'e1', isDone = true, more = {}) => {
       const place = { conversation_id: 'c1', log_epoch: epoch };
       const id = sent.findLast(({ type }) => type === 'subscribe').id;
-      subscriptions.receive({ type: 'subscribed', reply_to: id, ...place });
+      subscriptions.receive({ type: 'subscribed', reply_to: id, ...place, ...more });
       if (isDone) subscriptions.receive({ type: 'replay.done', ...place });
     },
     receive: (...frames) => frames.forEach((frame) => subscriptions.receive(frame)),
@@ -124,4 +125,68 @@ test('live output is received with details or with an open terminal', async () =
     sent.map(({ detail }) => detail),
     ['steps', 'full', 'steps', 'full'],
   );
+});
+
+test('the newest runs are shown first, and what arrives while the earlier events are read is kept', async () => {
+  const reads = [];
+  const events = (id, options) =>
+    new Promise((resolve, reject) => reads.push({ id, ...options, resolve, reject }));
+  const { opened, state, sent, confirm, receive, texts } = scene({ events });
+  assert.equal(sent[0].newest_runs, 20);
+  confirm('e1', false, { after_seq: 2 });
+  receive(message(3, 'three'), { type: 'replay.done', conversation_id: 'c1', seq: 3 });
+  while (!reads.length) await shown();
+  assert.deepEqual([texts(), state.value.earlier, state.value.replayed], [['three'], true, true]);
+  receive({ ...message(4, 'four'), run_id: 'c1-r2' });
+  await shown();
+  opened.setTitle('c1', 'Renamed');
+  opened.accepted('c1', { run_id: 'c1-r3', message_id: 'u3', content: 'Sent', ts: '2026-11-29T09:00:00Z' });
+  assert.deepEqual(
+    { ...reads[0], resolve: 0, reject: 0 },
+    {
+      id: 'c1',
+      through: 2,
+      detail: 'steps',
+      resolve: 0,
+      reject: 0,
+    },
+  );
+  reads[0].resolve([message(1, 'one'), message(2, 'two')]);
+  await shown();
+  assert.deepEqual(
+    [texts(), state.value.earlier, state.value.replayed, state.value.title, state.value.lastSeq],
+    [['one', 'two', 'three', 'four'], false, true, 'Renamed', 4],
+  );
+  assert.equal(state.value.runs.at(-1).prompt.text, 'Sent');
+});
+
+test('earlier events of a log that was restored meanwhile are dropped', async () => {
+  const reads = [];
+  const events = () => new Promise((resolve) => reads.push(resolve));
+  const { state, confirm, receive, texts } = scene({ events });
+  confirm('e1', true, { after_seq: 2 });
+  while (!reads.length) await shown();
+  receive({ type: 'resync_required', conversation_id: 'c1' });
+  await shown();
+  confirm('e2');
+  receive(message(1, 'restored', 'e2'));
+  reads[0]([message(1, 'one'), message(2, 'two')]);
+  await shown();
+  assert.deepEqual([texts(), state.value.earlier], [['restored'], false]);
+});
+
+test('a conversation whose earlier events cannot be read shows the reason beside the newest runs', async () => {
+  const events = async () => {
+    throw Object.assign(new Error('No such conversation.'), { status: 404 });
+  };
+  const { state, confirm, receive, texts } = scene({ events });
+  confirm('e1', false, { after_seq: 2 });
+  receive(message(3, 'three'), { type: 'replay.done', conversation_id: 'c1', seq: 3 });
+  while (!state.value.error) await shown();
+  assert.deepEqual([texts(), state.value.error], [['three'], 'No such conversation.']);
+});
+
+test('a conversation that is opened at a message is read as a whole', () => {
+  const { sent } = scene({ namesMessage: true });
+  assert.equal(sent[0].newest_runs, undefined);
 });

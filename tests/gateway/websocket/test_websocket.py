@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
-from banksman.contracts.events import CancelRequested, MessageCompleted
+from banksman.contracts.events import CancelRequested, MessageCompleted, RunQueued
 from banksman.contracts.ids import new_id
 from banksman.contracts.live_output import ModelWaiting
 
@@ -100,6 +100,64 @@ async def test_a_subscriber_receives_stored_events_and_then_new_ones(gateway: Se
     assert head["active_run"] == {"run_id": start.run_id, "status": "running"}
     assert (replayed, done["seq"]) == ([1, 2], 2)
     assert [frame["seq"] for frame in reader.events] == [1, 2, 3, 4]
+
+
+async def test_a_subscription_may_begin_with_the_newest_runs(gateway: Served, agent: Agent) -> None:
+    """The earlier events are read in pages, which end at the number that the subscription begins after."""
+    async with gateway.socket() as writer:
+        conversation = await writer.create(detail="steps")
+        for _ in range(3):
+            await writer.request("chat.send", conversation_id=conversation, content="hi")
+            start = await agent.started(conversation)
+            await agent.begin(start)
+            await agent.finish(start)
+            await writer.until_type("run.finished")
+    wanted = {"conversation_id": conversation, "after_seq": 0, "detail": "steps"}
+    async with gateway.socket() as reader:
+        head = await reader.request("subscribe", **wanted, newest_runs=2)
+        await reader.until_type("replay.done")
+        newest = [(frame["seq"], frame["prev_seq"]) for frame in reader.events]
+        more = await reader.request("subscribe", **wanted, newest_runs=3)
+        later = await reader.request("subscribe", **(wanted | {"after_seq": 9}), newest_runs=2)
+        usual = await reader.request("subscribe", **wanted)
+    async with gateway.http as http:
+        path = f"/context/conversations/{conversation}/events"
+        pages = [
+            (await http.get(path, params={"limit": 3, "after_seq": after})).json() for after in (0, 3, 9)
+        ]
+        final = (await http.get(path, params={"limit": 3, "detail": "final"})).json()
+    assert (head["after_seq"], head["head_seq"], newest) == (4, 12, [(n, n - 1) for n in range(5, 13)])
+    assert (more["after_seq"], later["after_seq"]) == (0, 9)
+    assert "after_seq" not in usual
+    assert [([frame["seq"] for frame in page["items"]], page["next"]) for page in pages] == [
+        ([1, 2, 3], 3),
+        ([4, 5, 6], 6),
+        ([10, 11, 12], None),
+    ]
+    assert ([frame["seq"] for frame in final["items"]], final["next"]) == ([1, 3], 3)
+
+
+async def test_the_newest_runs_include_the_runs_that_overlap_them(gateway: Served, agent: Agent) -> None:
+    """No run of the replay has an event before it: the client shows it completely."""
+    async with gateway.socket() as socket:
+        conversation = await socket.create()
+        await socket.request("chat.send", conversation_id=conversation, content="ended")
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        await agent.finish(start)
+        await socket.request("chat.send", conversation_id=conversation, content="runs")
+        running = await agent.started(conversation)
+        await agent.begin(running)
+        await socket.request("chat.send", conversation_id=conversation, content="waits")
+        waiting = await agent.started(conversation)
+        queued = {"message_id": waiting.message_id, "message": waiting.content, "settings": waiting.settings}
+        await agent.commit(conversation, waiting.run_id, RunQueued(position=1, **queued))
+        wanted = {"conversation_id": conversation, "after_seq": 0, "newest_runs": 1}
+        while_open = await socket.request("subscribe", **wanted)
+        await agent.finish(running)
+        ended = await socket.request("subscribe", **wanted)
+    assert (while_open["after_seq"], while_open["active_run"]["run_id"]) == (4, running.run_id)
+    assert (ended["after_seq"], ended["active_run"]["run_id"]) == (4, waiting.run_id)
 
 
 async def test_a_client_resumes_after_the_last_event_it_has(

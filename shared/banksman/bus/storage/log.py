@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -177,24 +178,31 @@ class EventLog:
         return ack.stream_seq
 
     async def read(
-        self, tenant: str, conversation_id: str, *, after: int = 0, leader: bool = False
+        self,
+        tenant: str,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        leader: bool = False,
+        through_seq: float = math.inf,
     ) -> list[StoredCommit]:
         """Return the stored commits after a stream sequence, in order and without gaps, also archived ones.
 
         Args:
             after: Stream sequence of the last commit that the caller has; 0 for all.
             leader: True guarantees that the last stored commit is included.
+            through_seq: Number of the last event that is needed: commits after it may be left out.
 
         Raises:
             LogBroken: The leader does not have one of the commits, and no archive has it.
         """
         subject = subjects.conversation(tenant, conversation_id)
         try:
-            commits = await self._read(subject, after, leader)
+            commits = await self._read(subject, after, leader, through_seq)
             if after or not commits or not commits[0].prev:
                 return commits
         except LogBroken:
-            commits = await self._read(subject, 0, leader) if after else []
+            commits = await self._read(subject, 0, leader, math.inf) if after else []
             if _archive_in(commits) is None:
                 raise
         return [stored for stored in await self._with_archived(subject, commits) if stored.stream_seq > after]
@@ -215,7 +223,7 @@ class EventLog:
             raise LogBroken(subject, 0, prev)
         return before + commits
 
-    async def _read(self, subject: str, after: int, leader: bool) -> list[StoredCommit]:
+    async def _read(self, subject: str, after: int, leader: bool, through_seq: float) -> list[StoredCommit]:
         commits: list[StoredCommit] = []
         for _ in range(GAP_READS):
             position = commits[-1].stream_seq if commits else after
@@ -225,6 +233,8 @@ class EventLog:
                     break
                 commits.append(stored)
                 position = stored.stream_seq
+                if stored.commit.last_seq >= through_seq:
+                    return commits
             else:
                 return commits + await self._from_leader(subject, position) if leader else commits
         return commits + await self._from_leader(subject, commits[-1].stream_seq if commits else after)

@@ -187,31 +187,31 @@ async def list_events(
 ) -> Response:
     """List the stored events after `after_seq`, as the frames that the websocket sends.
 
-    `whole` leaves long texts uncut, for an export. A page ends early above 8 MiB.
+    `whole` leaves long texts uncut, for an export. A page is chosen from the next `limit` events, also those
+    that `detail` leaves out, and ends early above 8 MiB: continue with `next` until it is null.
 
     A number beyond the last event is refused: the log was restored from a backup, so read it again from 0.
     """
     await index.get(caller.tenant, conversation_id)
-    page = await views.events(caller.tenant, conversation_id, after_seq=after_seq)
+    page = await views.events(caller.tenant, conversation_id, after_seq=after_seq, limit=limit)
     if after_seq > page.head_seq:
         raise BadInput("after_seq", after_seq, f"at most {page.head_seq}, the number of the last event")
     frames: list[bytes] = []
-    last, more, size = after_seq, False, 0
+    last, read, size = after_seq, page.last_seq, 0
     for event in page.events:
-        if not is_shown(event.data.type, detail):
-            continue
-        if len(frames) == limit or size > PAGE_BYTES:
-            more = True
+        if size > PAGE_BYTES:
+            read = event.seq - 1
             break
-        frame = encoded_event(event, conversation_id, page.log_epoch, last, whole=whole)
-        frames.append(frame.encode())
-        last, size = event.seq, size + len(frame)
+        if is_shown(event.data.type, detail):
+            frame = encoded_event(event, conversation_id, page.log_epoch, last, whole=whole)
+            frames.append(frame.encode())
+            last, size = event.seq, size + len(frame)
     head = to_json(
         {
             "head_seq": page.head_seq,
             "oldest_seq": page.oldest_seq,
             "log_epoch": page.log_epoch,
-            "next": last if more else None,
+            "next": read if read < page.head_seq else None,
             "problem": str(damage) if (damage := views.damage(caller.tenant, conversation_id)) else None,
         }
     )

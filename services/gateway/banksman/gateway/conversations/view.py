@@ -30,6 +30,8 @@ class RunView:
     """Id of the client's trace that includes the run; None without one."""
     finished_in: int = 0
     """Stream sequence of the commit with its `run.finished`; 0 while it is open."""
+    last_seq: int = 0
+    """Number of its `run.finished`; 0 while it is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,20 @@ class ConversationView:
         """Return the stream sequence of the last commit whose events all have numbers up to `after_seq`."""
         index = bisect_right(self._last_seqs, after_seq)
         return self._stream_seqs[index - 1] if index else 0
+
+    def before_newest(self, count: int) -> int:
+        """Return the number of the event before the newest `count` runs and all runs that overlap them.
+
+        0 if these are all runs.
+        """
+        runs = sorted(self.runs.values(), key=lambda run: run.first_seq)
+        if count >= len(runs):
+            return 0
+        first = runs[-count].first_seq
+        for run in reversed(runs[:-count]):
+            if not run.last_seq or run.last_seq > first:
+                first = run.first_seq
+        return first - 1
 
     def apply(self, stored: StoredCommit) -> None:
         commit = stored.commit
@@ -175,7 +191,7 @@ class ConversationView:
         self, run: RunView, finished: events.RunFinished, event: events.Event, stream_seq: int
     ) -> None:
         run.status, run.iterations, run.model = finished.status, finished.iterations, finished.model
-        run.finished_at, run.finished_in = event.ts, stream_seq
+        run.finished_at, run.finished_in, run.last_seq = event.ts, stream_seq, event.seq
         self.approvals = {key: open_ for key, open_ in self.approvals.items() if open_.run_id != run.run_id}
         self.inputs = {key: open_ for key, open_ in self.inputs.items() if open_.run_id != run.run_id}
         self.remembered = {

@@ -99,6 +99,8 @@ class StoredEvents:
     oldest_seq: int
     log_epoch: str
     events: tuple[Event, ...]
+    last_seq: int
+    """Number up to which the log was read: of the last event, or `after_seq` if none follows it."""
 
 
 @dataclass
@@ -133,15 +135,21 @@ class Views:
         """Return what `read` returns, with its open approval requests as an approver is sent them now."""
         return await as_sent(self.log.bus, tenant, await self.read(tenant, conversation_id))
 
-    async def events(self, tenant: str, conversation_id: str, *, after_seq: int) -> StoredEvents:
-        """Return the events after `after_seq` up to the head of the log when this is called, in order."""
+    async def events(
+        self, tenant: str, conversation_id: str, *, after_seq: int, limit: int | None = None
+    ) -> StoredEvents:
+        """Return the next `limit` events after `after_seq`, or all up to the present head, in order."""
         view = await self.read(tenant, conversation_id)
-        page = StoredEvents(view.last_seq, view.oldest_seq, view.log_epoch, ())
-        if page.head_seq <= after_seq:
+        head = view.last_seq
+        page = StoredEvents(head, view.oldest_seq, view.log_epoch, (), after_seq)
+        if head <= after_seq:
             return page
-        commits = await self.log.read(tenant, conversation_id, after=view.position(after_seq), leader=True)
+        last = min(head, max(after_seq, view.oldest_seq - 1) + limit) if limit else head
+        commits = await self.log.read(
+            tenant, conversation_id, after=view.position(after_seq), leader=True, through_seq=last
+        )
         stored = (event for commit in commits for event in commit.commit.events)
-        return replace(page, events=tuple(e for e in stored if after_seq < e.seq <= page.head_seq))
+        return replace(page, events=tuple(e for e in stored if after_seq < e.seq <= last), last_seq=last)
 
     async def state(self, tenant: str, conversation_id: str) -> Conversation:
         """Return the complete fold of a log, as agents compute it. Reads the log from its beginning."""

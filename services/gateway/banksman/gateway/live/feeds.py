@@ -39,6 +39,7 @@ class Feeds:
         *,
         after_seq: int | None,
         log_epoch: str | None = None,
+        newest_runs: int | None = None,
         detail: Detail,
         sink: Sink,
     ) -> ConversationFeed:
@@ -47,6 +48,7 @@ class Feeds:
         Args:
             after_seq: The last event that the client has; 0 for none, None for new events only.
             log_epoch: The epoch of the log that `after_seq` belongs to, if the client knows it.
+            newest_runs: The number of runs before which stored events are left out; None for all runs.
 
         Raises `PositionUnavailable` if the position belongs to another log, or to events that are not stored.
         """
@@ -57,9 +59,14 @@ class Feeds:
         view = await self.views.as_sent(tenant, conversation_id)
         if reason := _problem(view, after_seq, log_epoch):
             raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
-        return ConversationFeed(
+        if newest_runs and after_seq is not None:
+            after_seq = max(after_seq, view.before_newest(newest_runs))
+        feed = ConversationFeed(
             self.hub, self.channels, caller, conversation_id, view, after_seq, detail, sink, limited.hides
         )
+        if newest_runs:
+            feed.head = feed.head.model_copy(update={"after_seq": after_seq})
+        return feed
 
     def on_people(self, tenant: str, conversation_id: str) -> None:
         """End the feeds of those who may no longer see a conversation."""

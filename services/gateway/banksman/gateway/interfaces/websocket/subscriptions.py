@@ -52,6 +52,7 @@ class SocketSubscriptions:
             wanted.conversation_id,
             after_seq=wanted.after_seq,
             log_epoch=wanted.log_epoch,
+            newest_runs=wanted.newest_runs if isinstance(wanted, frames.Subscribe) else None,
             detail=wanted.detail,
             sink=self.outbox,
         )

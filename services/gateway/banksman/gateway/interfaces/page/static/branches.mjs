@@ -19,15 +19,17 @@ export const START = '';
 /**
  * The runs that are shown: the path to the newest run, except where another version was chosen.
  *
- * @param {{runs: Run[]}} conversation
+ * While earlier runs are not received, the path begins with the first run whose place is certain.
+ *
+ * @param {{runs: Run[], earlier?: boolean}} conversation
  * @param {Record<string, string>} chosen the chosen run by the run before it
  * @returns {Place[]}
  */
-export function pathOf({ runs }, chosen = {}) {
+export function pathOf({ runs, earlier = false }, chosen = {}) {
   // The usual case is fast, because a conversation may have thousands of runs.
   if (!runs.some((run) => run.branch))
     return runs.map((run, at) => ({ run, parent: at ? runs[at - 1].id : START, at: 1, versions: [run.id] }));
-  const parents = parentsOf(runs);
+  const parents = parentsOf(runs, earlier);
   /** @type {Map<string | undefined, Run[]>} */
   const children = new Map();
   for (const run of runs)
@@ -81,19 +83,22 @@ export function runWith({ runs }, messageId) {
 /**
  * The choices that show a run: each run before it, by the run before that one.
  *
- * @param {{runs: Run[]}} options
+ * @param {{runs: Run[], earlier?: boolean}} options
  * @param {string} runId
  */
-export function choicesFor({ runs }, runId) {
-  const parents = parentsOf(runs);
+export function choicesFor({ runs, earlier }, runId) {
+  const parents = parentsOf(runs, earlier);
   return Object.fromEntries([...lineOf(runId, parents)].map((id) => [parents.get(id), id]));
 }
 
-function parentsOf(/** @type {Run[]} */ runs) {
+function parentsOf(/** @type {Run[]} */ runs, earlier = false) {
   const owners = new Map(
     runs.flatMap((run) => messagesOf(run).map((id) => /** @type {const} */ ([id, run.id]))),
   );
-  return new Map(runs.map((run, at) => [run.id, parentOf(run, at ? runs[at - 1].id : START, owners)]));
+  const previous = (/** @type {number} */ at) => (at ? runs[at - 1].id : START);
+  return new Map(
+    runs.map((run, at) => [run.id, parentOf(run, previous(at), owners, earlier ? START : previous(at))]),
+  );
 }
 
 /**
@@ -102,10 +107,11 @@ function parentsOf(/** @type {Run[]} */ runs) {
  * @param {Run} run
  * @param {string} previous
  * @param {Map<string, string>} owners
+ * @param {string} unknown the run before it if no run has the message of its branch
  */
-function parentOf(run, previous, owners) {
+function parentOf(run, previous, owners, unknown) {
   if (!run.branch) return previous;
-  return run.branch.after === null ? START : (owners.get(run.branch.after) ?? previous);
+  return run.branch.after === null ? START : (owners.get(run.branch.after) ?? unknown);
 }
 
 function lineOf(/** @type {string | undefined} */ id, /** @type {Map<string, string>} */ parents) {

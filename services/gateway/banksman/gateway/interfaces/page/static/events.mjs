@@ -31,6 +31,7 @@ export function emptyConversation(id) {
     lastSeq: 0,
     error: null,
     replayed: false,
+    earlier: false,
     deleted: false,
     runs: [],
     orphans: [],
@@ -65,7 +66,8 @@ export function fold(conversation, frame) {
  */
 export function foldSubscribed(conversation, frame) {
   const orphans = /** @type {PendingApproval[]} */ (frame.pending_approvals ?? []);
-  return { ...conversation, orphans, replayed: false, error: null };
+  const earlier = conversation.earlier || Boolean(frame.after_seq);
+  return { ...conversation, orphans, earlier, replayed: false, error: null };
 }
 
 /**

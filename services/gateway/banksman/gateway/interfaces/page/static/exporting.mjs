@@ -13,7 +13,7 @@ const MAX_FILES_BYTES = 16 * 1024 * 1024;
  * @returns {Promise<{name: string, blob: Blob}>}
  */
 export async function exported(api, id, form) {
-  const [record, events] = await Promise.all([api.conversation(id), api.events(id)]);
+  const [record, events] = await Promise.all([api.conversation(id), api.events(id, { whole: true })]);
   const name = (record.title || id).replaceAll(/[^\p{L}\p{N}._ -]/gu, '_').slice(0, 80);
   if (form === 'json') {
     const content = { conversation: record, events, files: await attachedFiles(api, id, events) };

@@ -58,6 +58,7 @@ export class Store {
       subscriptions: this.subscriptions,
       currentId,
       details: this.settings.details,
+      namesMessage: () => navigation.route.value.path.length > 0,
       listed: (id) => this.list.find(id),
       onEvent: (id, frame) => this.#react(id, frame),
     });

@@ -2,12 +2,15 @@
 
 import { ROUTES } from './routes.mjs';
 
-/** @import {EventFrame} from './frames.d.ts' */
+/** @import {StoredEvent} from './types.d.ts' */
 /** @import {Replies} from './replies.d.ts' */
 /** @typedef {keyof typeof ROUTES} Operation */
 /** @typedef {Record<string, unknown>} Parameters */
 /** @template {Operation} O @typedef {O extends keyof Replies ? Replies[O] : null} Reply */
 /** @template T @typedef {{items: T[], next: number | null}} Numbered a page; `next` is the `after` of the next one */
+
+/** How many events a page of them has at most. */
+const MAX_EVENTS = 1000;
 
 /** An HTTP response that is not a success; status 0 if no response arrived. */
 export class ApiError extends Error {
@@ -92,15 +95,24 @@ export class Api {
     return this.call('conversation.search', { q: text, limit, cursor });
   }
 
-  /** Every stored event of a conversation, as frames with uncut texts. @param {string} id */
-  events(id) {
+  /**
+   * The stored events of a conversation, as frames.
+   *
+   * @param {string} id
+   * @param {{through?: number, detail?: string, whole?: boolean}} [options] `through`: number of the last one;
+   *   `whole`: with uncut texts
+   */
+  events(id, { through = Infinity, detail, whole } = {}) {
     return this.#all(async (after) => {
-      const page = await this.#fetch('conversation.events', {
-        conversation_id: id,
-        after_seq: after,
-        whole: true,
-      });
-      return /** @type {Numbered<EventFrame>} */ (await page.json());
+      const rest = through - after;
+      const limit = rest < MAX_EVENTS ? rest : null;
+      const parameters = { conversation_id: id, after_seq: after, limit, detail, whole };
+      const response = await this.#fetch('conversation.events', parameters);
+      const { items, next } = /** @type {Numbered<StoredEvent>} */ (await response.json());
+      return {
+        items: items.filter(({ seq }) => seq <= through),
+        next: next !== null && next < through ? next : null,
+      };
     });
   }
 

@@ -14,7 +14,7 @@ import { LEVELS } from './levels.mjs';
 /** @typedef {Subscribed | ReplayDone} Mark */
 /** @typedef {Mark | EventFrame} Followed */
 /** @typedef {IteratorResult<Followed, undefined>} Step */
-/** @typedef {FollowOptions & {marks?: boolean, onRetry?: (error: RequestError) => void}} FollowerOptions */
+/** @typedef {FollowOptions & {marks?: boolean, newestRuns?: number, onRetry?: (error: RequestError) => void}} FollowerOptions */
 
 const BUFFERED_FRAMES = 1000;
 const RETRY_S = 1;
@@ -45,15 +45,17 @@ export class Follower {
   /**
    * @param {Subscription} subscription
    * @param {FollowerOptions} options `marks`: whether `subscribed` and `replay.done` are delivered in order with the
-   *   events; `onRetry` is called when a subscription was refused and will be requested again
+   *   events; `newestRuns`: how many runs to begin with instead of all, if this is the only follower of the
+   *   conversation; `onRetry` is called when a subscription was refused and will be requested again
    */
   constructor(
     subscription,
-    { afterSeq = 0, detail = 'steps', live = false, marks = false, onRetry = () => {}, signal },
+    { afterSeq = 0, detail = 'steps', live = false, marks = false, newestRuns, onRetry = () => {}, signal },
   ) {
     this.subscription = subscription;
     this.live = live;
     this.marks = marks;
+    this.newestRuns = newestRuns;
     this.onRetry = onRetry;
     this.signal = signal;
     this.seq = afterSeq;
@@ -195,6 +197,7 @@ class Subscription {
   async subscribe() {
     if (!this.connection.ready || !this.followers.size) return;
     const followers = [...this.followers];
+    const [{ newestRuns, seq }] = followers;
     const afterSeq = Math.min(...followers.map((follower) => follower.seq));
     const id = newId();
     this.requested = id;
@@ -205,6 +208,7 @@ class Subscription {
       after_seq: afterSeq,
       detail: DETAILS[Math.max(...followers.map((follower) => follower.subscribedRank))],
       ...(this.logEpoch ? { log_epoch: this.logEpoch } : {}),
+      ...(newestRuns && followers.length === 1 && !seq ? { newest_runs: newestRuns } : {}),
     };
     try {
       await this.connection.request(frame, { id, resend: false });
@@ -253,9 +257,10 @@ class Subscription {
       return this.#fail(new LogRestored(this.conversationId));
     // An empty log has no epoch yet: the first event contains it.
     this.logEpoch = frame.log_epoch || null;
-    this.lastSeq = this.afterSeq;
+    this.lastSeq = frame.after_seq ?? this.afterSeq;
     this.#each((follower) => {
       follower.inSync = true;
+      follower.seq = Math.max(follower.seq, frame.after_seq ?? 0);
       follower.takeMark(frame);
     });
   }

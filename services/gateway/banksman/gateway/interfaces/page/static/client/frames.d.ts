@@ -647,6 +647,8 @@ export type Subscribe = {
   after_seq?: number | null;
   log_epoch?: string | null;
   detail?: "final" | "steps" | "full";
+  /** Leave out the stored events before the newest so many runs; `subscribed` states `after_seq`. */
+  newest_runs?: number | null;
 };
 
 /** The subscription is active. The conversation's events follow. */
@@ -657,6 +659,8 @@ export type Subscribed = {
   head_seq: number;
   oldest_seq: number;
   log_epoch: string;
+  /** With `newest_runs`, the number of the event before the replay; omitted otherwise. No run of the replay has an event before it. */
+  after_seq?: number | null;
   active_run?: Record<string, JsonValue> | null;
   pending_approvals?: Array<Record<string, JsonValue>>;
   /** Open requests of workflows for a value: the data of their `input.requested`, and `run_id`. */

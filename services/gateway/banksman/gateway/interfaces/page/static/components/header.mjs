@@ -14,7 +14,7 @@ export function Header() {
   const conversation = store.opened.current.value;
   const [dialog, setDialog] = useState(/** @type {string | null} */ (null));
   const title = titleOf(store, conversation);
-  const cost = conversation ? costOf(conversation) : 0;
+  const cost = conversation && !conversation.earlier ? costOf(conversation) : 0;
   const listed = [...store.list.pinned.value, ...store.list.state.value.items].find(
     (item) => item.conversation_id === conversation?.id,
   );

@@ -14,7 +14,7 @@ const CARD_MARGIN_PX = 16;
 
 /** @type {WeakMap<Element, IntersectionObserver>} */
 const observers = new WeakMap();
-/** @type {WeakMap<Element, () => void>} */
+/** @type {WeakMap<Element, (keepsEnd?: boolean) => void>} draw; `keepsEnd`: and keep what follows in place */
 const waiting = new WeakMap();
 /** @type {Set<Element>} */
 const queue = new Set();
@@ -28,12 +28,23 @@ const queue = new Set();
 export function useNearby(always) {
   const element = useRef(/** @type {HTMLElement | null} */ (null));
   const [near, setNear] = useState(always);
+  const end = useRef(/** @type {number | null} */ (null));
   const drawn = near || always;
   useLayoutEffect(() => {
-    if (drawn) return undefined;
     const box = /** @type {HTMLElement} */ (element.current);
-    waiting.set(box, () => setNear(true));
-    const observer = observerOf(/** @type {Element} */ (box.closest('.scroller')));
+    const scroller = /** @type {Element} */ (box.closest('.scroller'));
+    if (drawn) {
+      if (end.current === null) return undefined;
+      // Otherwise its height would be an estimate until the next frame.
+      box.classList.add('whole');
+      scroller.scrollTop += box.getBoundingClientRect().bottom - end.current;
+      return undefined;
+    }
+    waiting.set(box, (keepsEnd) => {
+      end.current = keepsEnd ? box.getBoundingClientRect().bottom : null;
+      setNear(true);
+    });
+    const observer = observerOf(scroller);
     observer.observe(box);
     return () => observer.unobserve(box);
   }, [drawn]);
@@ -73,12 +84,14 @@ function drawNext() {
  * @param {{current: Element}} scroller
  * @param {string | null} id the conversation, which is shown from its end; null for the start page, shown from its top
  * @param {string | null} messageId the message to show instead, which also gets the focus, until the user scrolls
+ * @param {boolean} isPartial whether earlier content will be added before the first
  * @returns {{away: boolean, toEnd: () => void, onScroll: () => void}} `away`: whether the user has left the end
  */
-export function useFollow(scroller, id, messageId = null) {
+export function useFollow(scroller, id, messageId = null, isPartial = false) {
   const found = useRef(/** @type {HTMLElement | null} */ (null));
   const atEnd = useRef(true);
   const last = useRef({ top: 0, height: 0 });
+  const wasPartial = useRef(isPartial);
   const [away, setAway] = useState(false);
   const toEnd = () => {
     atEnd.current = true;
@@ -99,6 +112,18 @@ export function useFollow(scroller, id, messageId = null) {
     atEnd.current = false;
     scroller.current.scrollTop = 0;
   }, [id]);
+  // What the user reads stays in place. The browser itself would keep it only below the top of the content.
+  const first = wasPartial.current && !isPartial ? scroller.current?.querySelector('.log > .run') : null;
+  wasPartial.current = isPartial;
+  const before = first?.getBoundingClientRect().top ?? 0;
+  useLayoutEffect(() => {
+    if (atEnd.current) toEnd();
+    else if (first) {
+      scroller.current.scrollTop += first.getBoundingClientRect().top - before;
+      // It may be partly in view.
+      if (first.previousElementSibling) waiting.get(first.previousElementSibling)?.(true);
+    }
+  }, [isPartial]);
   useLayoutEffect(() => {
     if (!messageId) return undefined;
     const box = scroller.current;

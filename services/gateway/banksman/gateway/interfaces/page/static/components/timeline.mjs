@@ -1,5 +1,6 @@
 /** The conversation: its runs, what happened between them, and messages that are being sent. */
 
+import { Fragment } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 
 import { runWith } from '../branches.mjs';
@@ -25,6 +26,7 @@ export function Timeline() {
     /** @type {{current: HTMLElement}} */ (scroller),
     conversation?.id ?? null,
     isShown ? found.message : null,
+    Boolean(conversation?.earlier),
   );
   useEffect(() => void (sent.length && follow.toEnd()), [sent.length]);
   const streaming = conversation?.runs.some(
@@ -33,6 +35,7 @@ export function Timeline() {
   const between = new Set(
     [...(conversation?.cuts ?? []), ...(conversation?.links ?? [])].map(({ after }) => after),
   );
+  const isImported = path[0]?.run.imported && !conversation?.earlier;
   const isEmpty = !conversation?.runs.length && !between.size && !sent.length;
   return html`<div class="scroller" ref=${scroller} onScroll=${follow.onScroll} tabindex="-1">
     <div
@@ -50,28 +53,30 @@ export function Timeline() {
         !conversation.runs.length &&
         html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`
       }
+      ${
+        conversation?.earlier &&
+        path.length > 0 &&
+        html`<p class="empty earlier"><span class="spinner" /> ${t('timeline.earlier')}</p>`
+      }
       ${conversation?.replayed && !conversation.error && isEmpty && html`<${Unused} id=${conversation.id} />`}
       ${conversation && html`<${Between} conversation=${conversation} after=${null} />`}
-      ${path[0]?.run.imported && html`<${Notice} tone="info" text=${t('import.notice')} />`}
+      ${isImported && html`<${Notice} tone="info" text=${t('import.notice')} />`}
       ${path.map(
         (place, at) =>
-          html`<${Run}
-              key=${place.run.id}
+          html`<${Fragment} key=${place.run.id}>
+            <${Run}
               run=${place.run}
               parent=${place.parent}
               at=${place.at}
-              versions=${place.versions.join(' ')}
+              versions=${at === 0 && conversation?.earlier ? '' : place.versions.join(' ')}
               details=${store.settings.details.value}
               isLast=${at === path.length - 1}
               isFound=${found?.run === place.run}
             />${
               between.has(place.run.id) &&
-              html`<${Between}
-                key=${`after ${place.run.id}`}
-                conversation=${conversation}
-                after=${place.run.id}
-              />`
-            }`,
+              html`<${Between} conversation=${conversation} after=${place.run.id} />`
+            }
+          <//>`,
       )}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>

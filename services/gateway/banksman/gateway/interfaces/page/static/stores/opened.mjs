@@ -9,6 +9,9 @@ import { explain } from '../strings.mjs';
 import { codePoints } from '../text.mjs';
 
 const MAX_SUBSCRIPTIONS = 12;
+/** With how many runs a conversation is shown before its earlier events are read; more than fit on a screen. */
+const NEWEST_RUNS = 20;
+const READ_AGAIN_MS = 2_000;
 const PIECES = ['message.delta', 'reasoning.delta'];
 /** @typedef {import('../client/following.mjs').Followed} Frame */
 
@@ -45,12 +48,14 @@ function joined(frames) {
  */
 const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnimationFrame(() => action()));
 
+/** @typedef {(conversation: Conversation) => Conversation} Change */
 /**
  * @typedef {object} View
  * @property {Signal<Conversation>} state the folded state of the conversation
  * @property {Frame[]} frames received, and not yet folded
  * @property {boolean} replaying whether stored events are arriving
  * @property {boolean} scheduled whether the frames are about to be folded
+ * @property {Change[] | null} kept the changes since the newest runs were received, while the earlier events are read
  * @property {import('../client/following.mjs').Follower | null} follower receives the frames; ended after a failure
  */
 
@@ -67,14 +72,16 @@ export class OpenConversations {
    * @param {import('../client/following.mjs').Subscriptions} options.subscriptions
    * @param {import('@preact/signals').Signal<string | null>} options.currentId the conversation that is shown
    * @param {import('@preact/signals').Signal<boolean>} options.details whether live output is received
+   * @param {() => boolean} options.namesMessage whether the address names a message, which may be an old one
    * @param {(id: string) => {title?: string} | undefined} options.listed the entry of the list of conversations
    * @param {(id: string, frame: EventFrame) => void} options.onEvent is called after an event was folded
    */
-  constructor({ api, subscriptions, currentId, details, listed, onEvent }) {
+  constructor({ api, subscriptions, currentId, details, namesMessage, listed, onEvent }) {
     this.api = api;
     this.subscriptions = subscriptions;
     this.currentId = currentId;
     this.details = details;
+    this.namesMessage = namesMessage;
     this.listed = listed;
     this.onEvent = onEvent;
     /** The chosen versions by conversation; see `pathOf`. */
@@ -97,7 +104,7 @@ export class OpenConversations {
       return view.state;
     }
     const state = signal(emptyConversation(id));
-    view = { state, frames: [], replaying: false, scheduled: false, follower: null };
+    view = { state, frames: [], replaying: false, scheduled: false, kept: null, follower: null };
     this.#views.set(id, view);
     this.#count.value += 1;
     this.#read(id, view);
@@ -151,13 +158,13 @@ export class OpenConversations {
 
   setTitle(/** @type {string} */ id, /** @type {string} */ title) {
     const view = this.#views.get(id);
-    if (view) view.state.value = { ...view.state.value, title };
+    if (view) this.#change(view, (conversation) => ({ ...conversation, title }));
   }
 
   /** Show a message that was accepted, before its event arrives. @param {string} id @param {import('../events.mjs').Accepted} message */
   accepted(id, message) {
     const view = this.#views.get(id);
-    if (view) view.state.value = foldAccepted(view.state.value, message);
+    if (view) this.#change(view, (conversation) => foldAccepted(conversation, message));
   }
 
   drop(/** @type {string} */ id) {
@@ -183,6 +190,7 @@ export class OpenConversations {
       detail: this.#detail(),
       live: true,
       marks: true,
+      newestRuns: this.namesMessage() ? undefined : NEWEST_RUNS,
       onRetry,
     });
     try {
@@ -202,11 +210,17 @@ export class OpenConversations {
   #reload(id, view) {
     view.state.value = { ...emptyConversation(id), title: view.state.value.title };
     view.frames = [];
+    view.kept = null;
     this.#read(id, view);
   }
 
   #unreadable(/** @type {View} */ view, /** @type {Failure} */ error) {
     view.state.value = { ...view.state.value, replayed: true, error: explain(error) };
+  }
+
+  #change(/** @type {View} */ view, /** @type {Change} */ change) {
+    view.kept?.push(change);
+    view.state.value = change(view.state.value);
   }
 
   #buffer(/** @type {string} */ id, /** @type {View} */ view, /** @type {Frame} */ frame) {
@@ -227,22 +241,58 @@ export class OpenConversations {
   #apply(/** @type {string} */ id, /** @type {View} */ view, /** @type {Frame} */ frame) {
     switch (frame.type) {
       case 'subscribed':
-        view.state.value = foldSubscribed(view.state.value, frame);
+        if (frame.after_seq) {
+          view.kept = [];
+          this.#readEarlier(id, view, frame.after_seq);
+        }
+        this.#change(view, (conversation) => foldSubscribed(conversation, frame));
         if (view.state.value.title === null) this.#readTitle(id, view);
         return;
       case 'replay.done':
-        view.state.value = foldReplayDone(view.state.value);
-        return;
+        return this.#change(view, foldReplayDone);
       default:
-        view.state.value = fold(view.state.value, frame);
+        this.#change(view, (conversation) => fold(conversation, frame));
         this.onEvent(id, frame);
     }
+  }
+
+  /**
+   * Read the events up to a number, and fold them before what was received since.
+   *
+   * @param {string} id
+   * @param {View} view
+   * @param {number} through
+   */
+  async #readEarlier(id, view, through) {
+    const { follower } = view;
+    /** @type {EventFrame[] | null} */
+    let events = null;
+    let pause = 0;
+    while (!events) {
+      // The newest runs are drawn first.
+      await new Promise((resolve) => setTimeout(resolve, pause));
+      if (this.#views.get(id) !== view || view.follower !== follower) return;
+      try {
+        events = await this.api.events(id, { through, detail: 'steps' });
+      } catch (error) {
+        const { status = 0 } = /** @type {Failure} */ (error);
+        if (status >= 400 && status < 429) return this.#unreadable(view, /** @type {Failure} */ (error));
+        pause = READ_AGAIN_MS;
+      }
+    }
+    if (view.follower !== follower) return;
+    const start = { ...emptyConversation(id), title: view.state.value.title };
+    const earlier = events.reduce(fold, start);
+    const all = (view.kept ?? []).reduce((conversation, change) => change(conversation), earlier);
+    view.kept = null;
+    view.state.value = { ...all, earlier: false };
   }
 
   async #readTitle(/** @type {string} */ id, /** @type {View} */ view) {
     try {
       const { title } = this.listed(id) ?? (await this.api.conversation(id));
-      if (view.state.value.title === null) view.state.value = { ...view.state.value, title: title ?? '' };
+      if (view.state.value.title === null)
+        this.#change(view, (conversation) => ({ ...conversation, title: title ?? '' }));
     } catch {
       // Without a title the conversation stays `Untitled`; the subscription reports any error.
     }

@@ -47,6 +47,7 @@ export default {
   // The conversation
   'timeline.label': 'Unterhaltung',
   'timeline.loading': 'Die Unterhaltung wird geladen …',
+  'timeline.earlier': 'Frühere Nachrichten werden geladen …',
   'timeline.empty': 'Noch keine Nachrichten.',
   'timeline.fromRepository': 'Der Arbeitsbereich beginnt mit {place}.',
   'timeline.fromBranch': 'Der Arbeitsbereich beginnt mit {place}, Zweig {branch}.',

@@ -47,6 +47,7 @@ export default {
   // The conversation
   'timeline.label': 'Conversation',
   'timeline.loading': 'Loading the conversation…',
+  'timeline.earlier': 'Loading earlier messages…',
   'timeline.empty': 'No messages yet.',
   'timeline.fromRepository': 'The workspace starts from {place}.',
   'timeline.fromBranch': 'The workspace starts from {place}, branch {branch}.',
