@@ -14,6 +14,9 @@ from tests.gateway.conftest import GatewayFactory
 from tests.gateway.oidc.glewlwyd import CLIENT, PASSWORD, Glewlwyd, running_glewlwyd
 from tests.support.browser import opened
 
+# The server's packages are fetched and unpacked once.
+pytestmark = pytest.mark.timeout(400)
+
 
 @pytest.fixture(scope="module")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Generator[Glewlwyd]:
