@@ -76,10 +76,7 @@ export async function serve(definition, workflow) {
   });
   // In no queue group, because any of the processes may have the turn.
   nats.subscribe(`workflow.cancel.${server}.*.*`, {
-    callback: (_error, message) => {
-      if (message.reply) find(message);
-      else turns.get(runOf(message.subject))?.abort();
-    },
+    callback: (_error, message) => turns.get(runOf(message.subject))?.abort(),
   });
   const registered = (
     await nats.request('workflow.register', JSON.stringify({ definition }), { timeout: REPLY_TIMEOUT_MS })
@@ -87,13 +84,6 @@ export async function serve(definition, workflow) {
   if (registered.type === 'error') throw new Error(registered.message);
   process.once('SIGTERM', () => nats.drain()).once('SIGINT', () => nats.drain());
   console.log(`serving ${name}; Ctrl-C ends it`);
-}
-
-/** Respond whether this process has the turn of a run; first the process that has it. */
-function find(message) {
-  const tenant = message.subject.split('.').at(-2);
-  const held = turns.has(`${tenant}.${message.json().conversation_id}`);
-  setTimeout(() => message.respond(JSON.stringify({ held })), held ? 0 : 250);
 }
 
 function runOf(subject) {

@@ -195,25 +195,6 @@ class CancelTurn(Stored):
     run_id: Token
 
 
-ANY_TURN = "-"
-"""The conversation in the subject of a `FindTurn`."""
-
-
-class FindTurn(Stored):
-    """A request on `workflow.cancel.{server}.{t}.-`: whether a process has the turn of this run."""
-
-    conversation_id: Token
-
-
-class FoundTurn(Stored):
-    """The reply. A process without the turn waits `FINDER_S` before it: the first reply counts."""
-
-    held: bool
-
-
-FINDER_S = 0.25
-
-
 MAX_STEPS = 50
 MAX_TEMPLATE_CHARS = 20_000
 MAX_BUILT_BYTES = 64 * 1024

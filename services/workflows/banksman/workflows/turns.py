@@ -7,11 +7,12 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import NoResponders, RemoteError, checked_reply
+from banksman.bus.errors import RemoteError, checked_reply
 from banksman.contracts import subjects, workflows
 from banksman.contracts.errors import NotFound, Unavailable
 from banksman.contracts.registry import WorkflowDefinition
@@ -19,7 +20,7 @@ from banksman.contracts.workflows import WorkflowProgress
 from banksman.runs.owner import append
 from banksman.runs.ports import Ports
 from banksman.runs.state import Run
-from banksman.runtime.backoff import Backoff, retry
+from banksman.runtime.backoff import Backoff, overlapping, retry
 from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow, WorkflowFailed
 from banksman.workflows.registry import WorkflowRegistry
@@ -27,10 +28,9 @@ from banksman.workflows.step_events import progress_event
 
 RETRY_S = (0.5, 5.0)
 """Seconds of the first and of the longest pause while no process of the server responds."""
-CHECK_S = 1.0
-"""Seconds of a turn after which its process is looked for, and between two looks."""
-LOST_CHECKS = 2
-"""Looks in a row that find no process with the turn before it is sent again: its process may reconnect."""
+AGAIN_S = 3.0
+"""Seconds after which a turn is also sent to another process: the first one may have been killed. The first
+reply counts, because turns have no effects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,9 @@ class Turns:
 
         async def attempt() -> bytes:
             await self.bus.wait_connected()
-            return checked_reply(await self._reply(definition, turn, subject, data))
+            send = partial(self.bus.request, subject, data, workflows.TURN_S)
+            reply = await overlapping(send, after_s=AGAIN_S, most=2, on_repeat=lambda: None)
+            return checked_reply(reply)
 
         def again(error: Exception) -> bool:
             return error.retryable if isinstance(error, RemoteError) else self.bus.may_recover(error)
@@ -82,36 +84,6 @@ class Turns:
             raise WorkflowFailed(
                 f"{definition.name}: the reply of its process cannot be read: {place}: {first['msg']}"
             ) from error
-
-    async def _reply(
-        self, definition: WorkflowDefinition, turn: workflows.WorkflowTurn, subject: str, data: bytes
-    ) -> bytes:
-        """Return the first reply to a turn, which is sent again if no process seems to have it."""
-        sent = [asyncio.create_task(self.bus.request(subject, data, workflows.TURN_S))]
-        lost = 0
-        try:
-            while True:
-                done, _ = await asyncio.wait(sent, timeout=CHECK_S, return_when=asyncio.FIRST_COMPLETED)
-                if done:
-                    return done.pop().result()
-                lost = lost + 1 if len(sent) == 1 and await self._is_lost(definition, turn) else 0
-                if lost == LOST_CHECKS:
-                    sent.append(asyncio.create_task(self.bus.request(subject, data, workflows.TURN_S)))
-        finally:
-            for request in sent:
-                request.cancel()
-
-    async def _is_lost(self, definition: WorkflowDefinition, turn: workflows.WorkflowTurn) -> bool:
-        """Return whether no process has the turn; False if that is not known."""
-        subject = subjects.workflow_cancel(definition.server, turn.tenant, workflows.ANY_TURN)
-        find = workflows.FindTurn(conversation_id=turn.conversation_id)
-        try:
-            reply = await self.bus.request(subject, find.model_dump_json().encode(), CHECK_S)
-            return not workflows.FoundTurn.model_validate_json(reply).held
-        except NoResponders:
-            return True
-        except (Unavailable, ValidationError):
-            return False
 
     async def _cancel(self, definition: WorkflowDefinition, turn: workflows.WorkflowTurn) -> None:
         """Cancel the function of a turn whose reply is no longer needed; best effort."""

@@ -7,7 +7,6 @@ have no state between two turns.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Iterable
@@ -23,16 +22,7 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, NotFound, Unavailable
 from banksman.contracts.registry import RegisterWorkflow, WithdrawWorkflow, WorkflowRegistration
 from banksman.contracts.subjects import ANY
-from banksman.contracts.workflows import (
-    FINDER_S,
-    TURN_S,
-    FindTurn,
-    FoundTurn,
-    Progress,
-    ReportProgress,
-    TurnReply,
-    WorkflowTurn,
-)
+from banksman.contracts.workflows import TURN_S, Progress, ReportProgress, TurnReply, WorkflowTurn
 from banksman.sdk.servers.registry import RegisteredServer
 from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow
@@ -104,23 +94,9 @@ class WorkflowServer(RegisteredServer):
         turn.add_done_callback(self._turns.pop)
 
     async def _cancelled(self, message: Message) -> None:
-        if message.reply:
-            finding = asyncio.create_task(self._find(message), name=message.subject)
-            self._turns[finding] = ""
-            finding.add_done_callback(self._turns.pop)
-            return
         for turn, of_run in self._turns.items():
             if of_run == _run_of(message):
                 turn.cancel()
-
-    async def _find(self, message: Message) -> None:
-        tenant = message.subject.split(".")[-2]
-        wanted = FindTurn.model_validate_json(message.data)
-        held = f"{tenant}.{wanted.conversation_id}" in self._turns.values()
-        if not held:
-            await asyncio.sleep(FINDER_S)
-        with contextlib.suppress(Unavailable):
-            await self._bus.publish(message.reply, FoundTurn(held=held).model_dump_json().encode())
 
     async def _reply(self, message: Message) -> None:
         try:
