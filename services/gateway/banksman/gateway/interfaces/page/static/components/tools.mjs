@@ -60,7 +60,7 @@ const FIRST_LINES = 8;
 
 /** The beginning of the output of a command. @param {{call: any, onShowAll: () => void}} properties */
 function FirstLines({ call, onShowAll }) {
-  const output = sections(call.result.content)
+  const output = textsOf(call.result.content)
     .map(([, text]) => text.trimEnd())
     .join('\n');
   const lines = lastState(output).split('\n');
@@ -132,25 +132,23 @@ function Output(/** @type {{call: Call, runId: string}} */ { call, runId }) {
   `;
 }
 
-/** The sections of a result: each text under its name, other values as JSON. @param {unknown} content @returns {[string, string][]} */
-export function sections(content) {
+/** The texts of a result by their names. @param {Json | string} content @returns {[string, string][]} */
+function textsOf(content) {
   if (typeof content === 'string') return [[t('tool.output'), content]];
-  const {
-    success,
-    exit_code: exitCode,
-    error_kind: errorKind,
-    sign_in: signIn,
-    ...rest
-  } = /** @type {Json} */ (content ?? {});
-  const texts = Object.entries(rest).flatMap(([key, value]) =>
-    typeof value === 'string' && value ? [{ key, value }] : [],
+  return Object.entries(content ?? {}).flatMap(([key, value]) =>
+    typeof value === 'string' && value && key !== 'error_kind'
+      ? [[key === 'error' ? t('tool.error') : key, value]]
+      : [],
   );
-  const others = Object.fromEntries(
-    Object.entries(rest).filter(([, value]) => typeof value !== 'string' && value !== null),
-  );
-  /** @type {[string, string][]} */
-  const named = texts.map(({ key, value }) => [key === 'error' ? t('tool.error') : key, value]);
-  return Object.keys(others).length ? [...named, [t('tool.result'), JSON.stringify(others, null, 2)]] : named;
+}
+
+/** The sections of a result: its texts, and its other values as JSON. @param {Json | string} content */
+function sections(content) {
+  const { success, exit_code: exitCode, sign_in: signIn, ...rest } = Object(content);
+  const others = Object.entries(rest).filter(([, value]) => typeof value !== 'string' && value !== null);
+  const texts = textsOf(content);
+  if (typeof content === 'string' || !others.length) return texts;
+  return [...texts, [t('tool.result'), JSON.stringify(Object.fromEntries(others), null, 2)]];
 }
 
 export function OutputText(/** @type {{label: string, text: string}} */ { label, text }) {
