@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Locator, expect
 
-from tests.e2e.tasks.people import Office, Person, Way, ways
+from tests.e2e.tasks.people import BEN, Office, Person, Way, ways
 from tests.support.scripted_models import ScriptedReply
 
 pytestmark = [pytest.mark.usefixtures("browser"), pytest.mark.timeout(240)]
@@ -144,6 +144,38 @@ async def test_a_colleague_is_invited_by_a_link_and_reads_the_one_shared_convers
         await late.page.goto(link)
         await expect(late.page.get_by_role("alert")).to_contain_text(re.compile(r"\w{4}"))
         await expect(late.page.locator(".account")).to_have_count(0)
+
+
+@ways()
+async def test_a_conversation_is_shared_with_one_person_only(office: Office, way: Way) -> None:
+    """Task 29: one colleague sees it, with the warning who can approve; another one finds it nowhere."""
+    name = "linus" + re.sub(r"\W", "", way.id)
+    title = f"Lifts {way.id}"
+    conversation = await office.conversation(ScriptedReply(text="It is 40 t."), title=title)
+    async with office.http() as http:
+        made = await http.post("/context/keys", json={"user": name, "rights": ["chat", "approve"]})
+    async with office.at(conversation, way) as me, office.at(conversation, way, token=BEN) as other:
+        await me.ask("How heavy is it?")
+        await other.ended()
+        await me.press(me.page.get_by_role("main").get_by_role("button", name=me.t("conversation.actions")))
+        await me.press(me.page.get_by_role("menuitem", name=me.t("share.open")))
+        await me.choose(me.dialog.get_by_role("combobox"), "some")
+        await me.press(me.dialog.get_by_role("checkbox", name=name, exact=True), "Space")
+        await expect(me.dialog.get_by_role("note")).to_contain_text(me.t("share.means"))
+        link = (await me.dialog.get_by_text(f"#/c/{conversation}").inner_text()).strip()
+        await me.check(office.axe)
+        await me.press(me.button("app.save", me.dialog))
+        header = me.page.get_by_role("main").locator("header")
+        await expect(header.get_by_role("img")).to_have_accessible_name(re.compile(f"ann, {name}"))
+        # What is open ends, and the conversation is found nowhere.
+        await expect(other.page.get_by_text("It is 40 t.")).to_have_count(0)
+        await other.page.reload()
+        await expect(other.page.locator(".account")).to_be_attached()
+        await expect(other.page.get_by_text(title)).to_have_count(0)
+    async with office.person(way, token=made.json()["key"]) as guest:
+        await guest.page.goto(link)
+        await expect(guest.page.get_by_text("It is 40 t.")).to_be_visible()
+        await expect(guest.page.get_by_role("main").locator("header")).to_contain_text(title)
 
 
 @ways()

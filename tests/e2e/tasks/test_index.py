@@ -62,7 +62,10 @@ TASKS: dict[int, tuple[str, ...]] = {
     ),
     27: ("test_managing.py::test_a_server_of_tools_is_connected_approved_and_its_change_refused",),
     28: ("test_beginning.py::test_an_assistant_gets_a_skill_and_is_used",),
-    29: ("test_beginning.py::test_a_colleague_is_invited_by_a_link_and_reads_the_one_shared_conversation",),
+    29: (
+        "test_beginning.py::test_a_colleague_is_invited_by_a_link_and_reads_the_one_shared_conversation",
+        "test_beginning.py::test_a_conversation_is_shared_with_one_person_only",
+    ),
     30: ("test_finding.py::test_a_search_lands_at_the_hit",),
     31: (
         "test_finding.py::test_a_conversation_is_exported_and_imported_without_loss",

@@ -1,9 +1,10 @@
-/** The dialogs that change a conversation: its title, its labels, its end. */
+/** The dialogs that change a conversation: its title, its labels, its people, its end. */
 
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { parts, t } from '../strings.mjs';
 import { FormDialog, TextField, namesIn } from './fields.mjs';
+import { ShareDialog } from './share.mjs';
 import { html, useStore } from './ui.mjs';
 
 /** The dialog that an item of the menu of a conversation opens. @param {{dialog: string | null, item: any, onClose: () => void}} properties */
@@ -14,6 +15,8 @@ export function ConversationDialog({ dialog, item, onClose }) {
       return html`<${RenameDialog} id=${id} title=${title} onClose=${onClose} />`;
     case 'labels':
       return html`<${LabelDialog} id=${id} labels=${labels} onClose=${onClose} />`;
+    case 'share':
+      return html`<${ShareDialog} id=${id} title=${title || t('conversation.this')} onClose=${onClose} />`;
     case 'delete':
       return html`<${DeleteDialog} id=${id} title=${title || t('conversation.this')} onClose=${onClose} />`;
     default:

@@ -6,7 +6,7 @@ import { costOf } from '../events.mjs';
 import { t } from '../strings.mjs';
 import { formatCost } from '../text.mjs';
 import { useRead } from './requests.mjs';
-import { ConversationDialog, menuOf } from './sidebar.mjs';
+import { ConversationDialog, Lock, menuOf } from './sidebar.mjs';
 import { Action, ListButton, Menu, html, useStore } from './ui.mjs';
 
 export function Header() {
@@ -22,6 +22,7 @@ export function Header() {
     <${ListButton} />
     <div class="header-title">
       <h1>${title}</h1>
+      ${conversation && html`<${Limited} id=${conversation.id} listed=${listed} />`}
       ${
         cost > 0 &&
         html`<small title=${t('header.costTitle')}>${t('header.cost', { cost: formatCost(cost) })}</small>`
@@ -62,6 +63,21 @@ export function Header() {
       />`
     }
   </header>`;
+}
+
+/**
+ * That only some people see a conversation. One that is not in the list is read.
+ *
+ * @param {{id: string, listed: {people?: string[] | null} | undefined}} properties
+ */
+function Limited({ id, listed }) {
+  const { api } = useStore();
+  const { value } = useRead(!listed && (() => api.call('conversation.read', { conversation_id: id })), [id]);
+  const people = (listed ?? value)?.people;
+  if (!people) return null;
+  return html`<small class="limited"
+    ><${Lock} people=${people} /> ${t('share.limited', { count: people.length })}</small
+  >`;
 }
 
 /** The name of the assistant of a conversation. @param {{id: string}} properties */

@@ -223,6 +223,7 @@ function Item(/** @type {{item: Row}} */ { item }) {
       title=${[title, formatWhen(item.updated_at)].filter(Boolean).join(' · ')}
     >
       <span class="conversation-title">${title}</span>
+      ${item.people && html`<${Lock} people=${item.people} />`}
       ${(item.labels ?? []).map(
         (/** @type {string} */ label) => html`<span class="conversation-label">${label}</span>`,
       )}
@@ -241,6 +242,14 @@ function Item(/** @type {{item: Row}} */ { item }) {
       dialog && html`<${ConversationDialog} dialog=${dialog} item=${item} onClose=${() => setDialog(null)} />`
     }
   </li>`;
+}
+
+/** A lock at a conversation that is limited to people. @param {{people: string[]}} properties */
+export function Lock({ people }) {
+  const text = t('share.limitedTo', { people: people.join(', ') });
+  return html`<span class="lock" role="img" aria-label=${text} title=${text}
+    ><${Icon} name="lock" size=${13}
+  /></span>`;
 }
 
 /**
@@ -297,7 +306,7 @@ export function accountItems(store) {
  *
  * @param {Store} store
  * @param {{conversation_id: string, pinned?: boolean, archived?: boolean, labels?: string[]}} item
- * @param {(dialog: 'rename' | 'labels' | 'delete') => void} setDialog
+ * @param {(dialog: 'rename' | 'labels' | 'share' | 'delete') => void} setDialog
  * @returns {import('./ui.mjs').MenuItem[]}
  */
 export function menuOf(store, item, setDialog) {
@@ -311,6 +320,7 @@ export function menuOf(store, item, setDialog) {
       icon: 'pin',
       action: () => store.conversations.mark(id, { pinned: !pinned }),
     },
+    { label: t('share.open'), icon: 'people', action: () => setDialog('share') },
     { label: t('conversation.labels'), icon: 'tag', action: () => setDialog('labels') },
     { label: t('conversation.compact'), icon: 'compact', action: () => store.conversations.compact(id) },
     { label: t('conversation.link'), icon: 'copy', action: () => copyLink(store, id) },
