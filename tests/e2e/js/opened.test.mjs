@@ -179,11 +179,20 @@ test('a conversation whose earlier events cannot be read shows the reason beside
   const events = async () => {
     throw Object.assign(new Error('No such conversation.'), { status: 404 });
   };
-  const { state, confirm, receive, texts } = scene({ events });
+  const { opened, sent, state, confirm, receive, texts } = scene({ events });
   confirm('e1', false, { after_seq: 2 });
   receive(message(3, 'three'), { type: 'replay.done', conversation_id: 'c1', seq: 3 });
   while (!state.value.error) await shown();
   assert.deepEqual([texts(), state.value.error], [['three'], 'No such conversation.']);
+  opened.subscribeAgain();
+  assert.deepEqual(
+    sent.map(({ type, after_seq: after }) => [type, after]),
+    [
+      ['subscribe', 0],
+      ['unsubscribe', undefined],
+      ['subscribe', 0],
+    ],
+  );
 });
 
 test('a conversation that is opened at a message is read as a whole', () => {

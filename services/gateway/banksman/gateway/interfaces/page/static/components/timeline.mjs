@@ -55,6 +55,7 @@ export function Timeline() {
       }
       ${
         conversation?.earlier &&
+        !conversation.error &&
         path.length > 0 &&
         html`<p class="empty earlier"><span class="spinner" /> ${t('timeline.earlier')}</p>`
       }

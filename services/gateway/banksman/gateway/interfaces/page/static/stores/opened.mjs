@@ -48,6 +48,9 @@ function joined(frames) {
  */
 const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnimationFrame(() => action()));
 
+/** Whether a request may succeed when it is repeated; status 0 if no response arrived. @param {Failure} failure */
+const isTransient = ({ status = 0 }) => status < 400 || status === 429 || status >= 500;
+
 /** @typedef {(conversation: Conversation) => Conversation} Change */
 /**
  * @typedef {object} View
@@ -275,9 +278,13 @@ export class OpenConversations {
       try {
         events = await this.api.events(id, { through, detail: 'steps' });
       } catch (error) {
-        const { status = 0 } = /** @type {Failure} */ (error);
-        if (status >= 400 && status < 429) return this.#unreadable(view, /** @type {Failure} */ (error));
-        pause = READ_AGAIN_MS;
+        const failure = /** @type {Failure} */ (error);
+        if (isTransient(failure)) pause = READ_AGAIN_MS;
+        else {
+          // The next connection, for example of another person, reads the conversation again.
+          follower?.return();
+          return this.#unreadable(view, failure);
+        }
       }
     }
     if (view.follower !== follower) return;
