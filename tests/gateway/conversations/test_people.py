@@ -21,6 +21,7 @@ from tests.gateway.http.test_rights import (
     send_valid,
 )
 from tests.gateway.mcp.test_mcp_server import connected, refused
+from tests.gateway.played_workflows import play_workflows
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -475,6 +476,23 @@ async def test_what_comes_from_a_limited_conversation_is_limited_too(shared: Ser
         }
         decided = await Person(http, "bob")("POST", f"/context/approvals/{asked.approval_id}", all="approve")
     assert (seen["bob"], asked.approval_id in seen["carol"], decided.status_code) == ([], True, 404)
+
+
+async def test_a_workflow_that_is_started_in_a_limited_conversation_is_limited_to_its_people(
+    shared: Served,
+) -> None:
+    definition = await play_workflows(shared.bus)
+    async with shared.http as http:
+        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        await limit(http, conversation, "carol")
+        carol, bob = Person(http, "carol"), Person(http, "bob")
+        path = f"/workflows/{definition.name}/runs"
+        body = {"conversation_id": conversation, "parameters": {"name": "x"}}
+        begun = (await carol("POST", path, **body)).json()["conversation_id"]
+        found = await carol.items("/context/conversations")
+        of_bob = await bob.items("/context/conversations")
+    listed = {one["conversation_id"]: one["people"] for one in found}
+    assert (listed[begun], of_bob) == (["alice", "carol"], [])
 
 
 async def test_a_webhook_of_someone_else_gets_nothing_of_a_limited_conversation(
