@@ -21,6 +21,7 @@ from playwright.async_api import Page, expect
 from tests.e2e import scenes
 from tests.e2e.stage import RUN, Stage, open_conversation, staged
 from tests.support.browser import opened, shared_browser
+from tests.support.polling import eventually
 
 TOKENS_PER_S = 5_000
 CHARACTERS_PER_TOKEN = 4
@@ -28,6 +29,8 @@ PIECE_S = 0.02
 """Interval of the pieces in which an agent sends text."""
 SECONDS = 5
 MESSAGES = 2_000
+EVENTS = 2 * MESSAGES
+"""Stored events of so many imported messages."""
 SENDERS = ("human", "assistant")
 FRAMES = """async (seconds) => {
   const box = document.getElementById('composer');
@@ -112,7 +115,13 @@ async def opening(url: str) -> dict[str, float]:
     export = [{"uuid": "c1", "name": "Long", "chat_messages": sent}]
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         stored = (await http.post("/context/conversations/import", json=export)).raise_for_status()
-    conversation = stored.json()["items"][0]["conversation_id"]
+        conversation = stored.json()["items"][0]["conversation_id"]
+
+        async def is_stored() -> bool | None:
+            read = await http.get(f"/context/conversations/{conversation}/events", params={"limit": 1})
+            return read.json()["head_seq"] >= EVENTS or None
+
+        await eventually(is_stored, 60)
     async with opened(url) as page:
         await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
         cpu = await _cpu(page)
