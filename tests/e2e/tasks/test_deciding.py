@@ -212,6 +212,8 @@ async def test_a_decision_of_last_week_is_found(office: Office, way: Way) -> Non
         await office.earlier_decision(conversation, days=12)
     async with office.person(way) as me:
         await me.view("decided.title")
+        if way.width < 800:
+            await me.press(me.button("app.filters"))
         search = me.page.get_by_role("search")
         rows = me.page.get_by_role("region", name=me.t("decided.list")).locator("tbody tr")
         await me.write(search.get_by_label(me.t("decided.text")), title)
