@@ -7,7 +7,6 @@ import contextlib
 import logging
 import signal
 from abc import abstractmethod
-from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel
@@ -43,6 +42,7 @@ class RegisteredServer(Scoped):
         self._nats = nats
         self._stop = asyncio.Event()
         self._connected: Bus | None = None
+        self._following: asyncio.Task[None] | None = None
 
     def run(self) -> None:
         """Serve until SIGINT or SIGTERM. Waits for a system that has not started yet.
@@ -86,7 +86,7 @@ class RegisteredServer(Scoped):
         if bus is None:
             raise Unavailable(f"{self._title} was stopped before it was connected")
         self._connected = bus
-        bus.background.run("address", partial(self._follow_address, bus))
+        self._following = asyncio.create_task(self._follow_address(bus))
         return bus
 
     def _new_bus(self) -> Bus:
@@ -98,8 +98,10 @@ class RegisteredServer(Scoped):
         known = bus.settings.urls
         while self._nats is None and not bus.closed.is_set():
             await set_within(bus.closed, PAUSE_S)
+            if bus.connected or bus.closed.is_set():
+                continue
             with contextlib.suppress(Unavailable):
-                if not bus.connected and (urls := nats_settings().urls) != known:
+                if (urls := nats_settings().urls) != known:
                     known = urls
                     bus.nc.set_server_pool(urls)
 
