@@ -38,7 +38,6 @@ from banksman.gateway.conversations.people import MAX_PEOPLE
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.visibility import KINDS
 
-ENHANCED = "/v1/system-prompts/default/enhanced"
 PEOPLE = "/context/conversations/{}/people"
 SECRET = "the heron lands at dawn"
 OF_OTHER_THINGS = frozenset(

@@ -27,6 +27,7 @@ from banksman.gateway.conversations.changes import ConversationChanges
 from banksman.gateway.conversations.conversations import Conversations, new_record
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.housekeeping.retention import Retention
+from banksman.gateway.operation.caller import Caller
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 PATH = "/context/conversations"
@@ -181,7 +182,7 @@ async def test_each_tenant_has_its_own_retention_days(own_nats: Broker, own_bus:
         async def kept(default: TenantLimits | None = None, **named: TenantLimits) -> list[str]:
             await retention(gateway, default, **named).walk()
             tenants = ("plain", "never", "short", "long")
-            return [tenant for tenant in tenants if (await conversations.list(tenant)).items]
+            return [tenant for tenant in tenants if (await conversations.list(Caller(tenant, "ada"))).items]
 
         assert await kept() == ["plain", "never", "short", "long"]
         assert await kept(plain=nine) == ["plain", "never", "short", "long"]
