@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import parse_qs
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.e2e import scenes
 from tests.e2e.stage import Stage
@@ -25,6 +26,28 @@ async def requested(page: Page, act: str, value: str) -> dict[str, list[str]]:
             await field.fill(value)
             await field.press("Enter")
     return parse_qs((await request.value).url.partition("?")[2])
+
+
+async def test_a_filter_keeps_what_is_written_while_the_list_arrives(stage: Stage) -> None:
+    stage.resources |= scenes.RESOURCES
+    written = asyncio.Event()
+
+    async def after_writing(route: Route) -> None:
+        await written.wait()
+        await route.continue_()
+
+    async with opened(stage.url) as page:
+        await page.route("**/context/decisions*", after_writing)
+        await page.goto(f"{stage.url}/#/approvals")
+        await page.get_by_role("link", name="Decided", exact=True).click()
+        field = page.get_by_role("search").get_by_label("Search")
+        await field.press_sequentially("push")
+        written.set()
+        await expect(page.get_by_role("region", name="Decisions").locator("tbody tr")).to_have_count(3)
+        await expect(field).to_have_value("push")
+        async with page.expect_request("**/context/decisions*") as request:
+            await field.press("Enter")
+        assert parse_qs((await request.value).url.partition("?")[2])["text"] == ["push"]
 
 
 async def test_decisions_are_listed_filtered_and_continued(stage: Stage) -> None:

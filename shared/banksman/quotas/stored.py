@@ -80,8 +80,8 @@ class StorageRoom:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._problem: str | None = None
-        self._unknown: Unavailable | None = None
-        """Why the state of the streams could not be read."""
+        self._failed: tuple[float, Unavailable] | None = None
+        """When the state of the streams could last not be read, and why."""
         self._uses: dict[str, StreamUse] = {}
         self._valid_until = float("-inf")
         # Concurrent callers share the requests to the broker.
@@ -104,11 +104,12 @@ class StorageRoom:
         """
         if disk := self._bus.disk.full:
             return f"storage_full: {disk}"
+        begun = asyncio.get_running_loop().time()
         async with self._turn:
+            if self._failed is not None and self._failed[0] > begun:
+                raise self._failed[1].with_traceback(None)
             if asyncio.get_running_loop().time() >= self._valid_until:
                 await self._refresh()
-            if self._unknown is not None:
-                raise self._unknown.with_traceback(None)
             return self._problem
 
     async def use(self, stream: str) -> StreamUse | None:
@@ -126,17 +127,15 @@ class StorageRoom:
     async def _refresh(self) -> None:
         try:
             full = [text for stream in RUN_STREAMS if (text := await self._of(stream)) is not None]
-            self._unknown = None
         except Unavailable as error:
-            self._unknown = error
-            return
-        finally:
-            self._valid_until = asyncio.get_running_loop().time() + VALID_S
+            self._failed = asyncio.get_running_loop().time(), error
+            raise
         _FULL.set(len(full))
         problem = f"storage_full: {'; '.join(full)}" if full else None
         if problem != self._problem:
             logger.warning("%s", problem or "the streams of runs have room again")
         self._problem = problem
+        self._valid_until = asyncio.get_running_loop().time() + VALID_S
 
     async def _of(self, stream: str) -> str | None:
         use = await stream_use(self._bus, stream)

@@ -30,6 +30,8 @@ REPLY_TIMEOUT_S = 5.0
 BUDGET_S = 30.0
 """Seconds for which a request is retried, except the first registration."""
 PAUSE_S = 0.5
+WARN_AFTER_S = 5.0
+"""Seconds without a reply after which a request is reported: all processes of a system start together."""
 
 
 class RegisteredServer(Scoped):
@@ -111,16 +113,16 @@ class RegisteredServer(Scoped):
         """Return the registry's reply; raise `RemoteError` if refused, `Unavailable` after `budget_s`."""
         bus, subject = self._bus, subjects.registry(self.kind, action)
         data = body.model_dump_json().encode() if body is not None else b""
-        waits = False
+        begun, warned = asyncio.get_running_loop().time(), False
 
         async def attempt() -> bytes:
             return checked_reply(await bus.request(subject, data, REPLY_TIMEOUT_S))
 
         def again(error: Exception) -> bool:
-            nonlocal waits
-            if not waits:
+            nonlocal warned
+            if not warned and asyncio.get_running_loop().time() - begun > WARN_AFTER_S:
                 logger.warning("%s waits: %s", self._title, error)
-            waits = True
+                warned = True
             may = error.retryable if isinstance(error, RemoteError) else bus.may_recover(error)
             return may and not self._stop.is_set()
 

@@ -106,8 +106,8 @@ export class Api {
     return this.#all(async (after) => {
       const rest = through - after;
       const limit = rest < MAX_EVENTS ? rest : null;
-      const parameters = { conversation_id: id, after_seq: after, limit, detail, whole };
-      const response = await this.#fetch('conversation.events', parameters);
+      const page = { after_seq: after, limit, detail, whole };
+      const response = await this.#fetch('conversation.events', { conversation_id: id, ...page });
       const { items, next } = /** @type {Numbered<StoredEvent>} */ (await response.json());
       return {
         items: items.filter(({ seq }) => seq <= through),

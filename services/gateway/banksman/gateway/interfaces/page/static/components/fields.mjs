@@ -1,6 +1,6 @@
 /** Forms: their fields, each with its label, and the dialog that sends one. Values are passed on, not events. */
 
-import { useState } from 'preact/hooks';
+import { useEffect, useState } from 'preact/hooks';
 
 import { t } from '../strings.mjs';
 import { FormError, useAction } from './requests.mjs';
@@ -16,14 +16,31 @@ import { Dialog, Icon, html } from './ui.mjs';
  */
 export function TextField({ label, value, onChange, late, field, children, ...control }) {
   const changed = (/** @type {PageEvent} */ event) => onChange(event.target.value);
+  const plain = control.rows ? 'textarea' : 'input';
   return html`<label class="form-field"
-    ><span>${label}</span
-    ><${control.rows ? 'textarea' : 'input'}
-      ref=${field}
-      value=${value}
-      ...${{ [late ? 'onChange' : 'onInput']: changed, ...control }}
-    />${children}</label
+    ><span>${label}</span>${
+      late
+        ? html`<${LateInput} value=${value} onChange=${onChange} ...${control} />`
+        : html`<${plain} ref=${field} value=${value} onInput=${changed} ...${control} />`
+    }${children}</label
   >`;
+}
+
+/**
+ * A line of text that is passed on when the user has finished. Until then it keeps what the user writes, also when
+ * the view is drawn again: a plain control would then get the old value back.
+ *
+ * @param {{value: string, onChange: (value: string) => void} & Record<string, unknown>} properties
+ */
+export function LateInput({ value, onChange, ...control }) {
+  const [typed, setTyped] = useState(value);
+  useEffect(() => setTyped(value), [value]);
+  return html`<input
+    value=${typed}
+    onInput=${(/** @type {PageEvent} */ event) => setTyped(event.target.value)}
+    onChange=${(/** @type {PageEvent} */ event) => onChange(event.target.value)}
+    ...${control}
+  />`;
 }
 
 /** @param {Field<string> & {options: [string, Shown, object?][]}} properties `options`: values with their texts, and attributes */

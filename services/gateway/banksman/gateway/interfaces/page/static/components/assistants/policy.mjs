@@ -1,6 +1,7 @@
 /** The rules that decide which calls wait for approval. The first rule that matches a call decides. */
 
 import { t } from '../../strings.mjs';
+import { LateInput } from '../fields.mjs';
 import { IconButton, SmallButton, html } from '../ui.mjs';
 
 const ACTIONS = /** @type {const} */ (['ask', 'auto', 'deny']);
@@ -59,11 +60,11 @@ function Rule({ rule, first, onChange, onUp, onRemove }) {
       maxlength="128"
       onInput=${(event) => onChange({ tool: event.target.value })}
     />
-    <input
+    <${LateInput}
       aria-label=${t('assistant.ruleArgument')}
       placeholder=${'command'}
       value=${name}
-      onChange=${(event) => setArgument(event.target.value.trim(), pattern || '*')}
+      onChange=${(written) => setArgument(written.trim(), pattern || '*')}
     />
     <input
       aria-label=${t('assistant.rulePattern')}

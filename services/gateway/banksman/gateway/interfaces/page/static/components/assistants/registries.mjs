@@ -1,7 +1,7 @@
 /** The registries of packages that commands of the tenant may install from. */
 
 import { t } from '../../strings.mjs';
-import { namesIn } from '../fields.mjs';
+import { LateInput, namesIn } from '../fields.mjs';
 import { useRead } from '../requests.mjs';
 import { IconButton, SmallButton, html, useStore } from '../ui.mjs';
 
@@ -67,18 +67,17 @@ function Row({ one, onChange, onRemove }) {
       value=${one.url}
       onInput=${(/** @type {Event} */ event) => onChange({ url: valueOf(event) })}
     />
-    <input
+    <${LateInput}
       aria-label=${t('registries.hosts')}
       placeholder=${t('registries.hosts')}
       value=${(one.hosts ?? []).join(', ')}
-      onChange=${(/** @type {Event} */ event) => onChange({ hosts: namesIn(valueOf(event)) })}
+      onChange=${(/** @type {string} */ written) => onChange({ hosts: namesIn(written) })}
     />
-    <input
+    <${LateInput}
       aria-label=${t('registries.assistants')}
       placeholder=${t('registries.everyAssistant')}
       value=${(one.assistants ?? []).join(', ')}
-      onChange=${(/** @type {Event} */ event) =>
-        onChange({ assistants: valueOf(event) ? namesIn(valueOf(event)) : null })}
+      onChange=${(/** @type {string} */ written) => onChange({ assistants: written ? namesIn(written) : null })}
     />
     <${IconButton} name="trash" label=${t('registries.remove')} onClick=${onRemove} />
   </li>`;
