@@ -10,6 +10,7 @@ from playwright.async_api import Page, expect
 from tests.e2e import scenes
 from tests.e2e.stage import Stage
 from tests.support.browser import WAIT_TIMEOUT_MS, Look, opened
+from tests.support.polling import eventually
 
 pytestmark = pytest.mark.timeout(120)
 """Seconds; a browser starts slowly on a busy machine."""
@@ -69,6 +70,9 @@ async def test_the_newest_messages_are_shown_before_the_earlier_ones_are_read(st
         assert len([one for one in stage.received if one["type"] == "subscribe"]) == 1
 
 
+SCROLLS = {True: "(scroller) => scroller.scrollTo(0, 0)", False: "(run) => run.scrollIntoView()"}
+
+
 @pytest.mark.parametrize("at_top", [True, False], ids=["at the top", "in the middle"])
 async def test_what_a_person_reads_stays_in_place_when_earlier_messages_arrive(
     stage: Stage, at_top: bool
@@ -79,12 +83,14 @@ async def test_what_a_person_reads_stays_in_place_when_earlier_messages_arrive(
         await page.goto(f"{stage.url}/#/c/c1")
         read = f"m{RUNS - 20 if at_top else RUNS - 10}"
         await expect(page.locator(f"[data-message=a{RUNS - 1}]")).to_be_in_viewport(timeout=WAIT_TIMEOUT_MS)
-        if at_top:
-            await page.locator(".scroller").evaluate("(scroller) => scroller.scrollTo(0, 0)")
-        else:
-            run = f"[data-run=c1-{read.replace('m', 'r')}]"
-            await page.locator(run).evaluate("(run) => run.scrollIntoView()")
-        await expect(page.get_by_role("button", name="Latest")).to_be_visible()
+        place = ".scroller" if at_top else f"[data-run=c1-{read.replace('m', 'r')}]"
+
+        async def has_left_the_end() -> bool:
+            # Until the newest runs have their height, the end is kept in view.
+            await page.locator(place).evaluate(SCROLLS[at_top])
+            return await page.get_by_role("button", name="Latest").is_visible()
+
+        await eventually(has_left_the_end)
         await expect(page.locator(f"[data-message={read}]")).to_be_in_viewport()
         top = await _top_of(page, read)
         stage.reads_events.set()

@@ -64,7 +64,7 @@ function Rule({ rule, first, onChange, onUp, onRemove }) {
       aria-label=${t('assistant.ruleArgument')}
       placeholder=${'command'}
       value=${name}
-      onChange=${(written) => setArgument(written.trim(), pattern || '*')}
+      onChange=${(/** @type {string} */ written) => setArgument(written.trim(), pattern || '*')}
     />
     <input
       aria-label=${t('assistant.rulePattern')}

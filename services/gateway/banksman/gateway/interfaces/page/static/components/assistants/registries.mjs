@@ -77,7 +77,7 @@ function Row({ one, onChange, onRemove }) {
       aria-label=${t('registries.assistants')}
       placeholder=${t('registries.everyAssistant')}
       value=${(one.assistants ?? []).join(', ')}
-      onChange=${(/** @type {string} */ written) => onChange({ assistants: written ? namesIn(written) : null })}
+      onChange=${(/** @type {string} */ names) => onChange({ assistants: names ? namesIn(names) : null })}
     />
     <${IconButton} name="trash" label=${t('registries.remove')} onClick=${onRemove} />
   </li>`;
