@@ -84,6 +84,8 @@ class Providers:
         self._settings = settings
         self._of_tenant = of_tenant
         self._background = background or Background()
+        # Each read of the property checks all its addresses, and each model request needs one.
+        self._entries = settings.entries
         self._configured = settings.configured
         self._created: dict[str, Provider] = {}
         self._of_tenants: dict[tuple[str, str], _Created] = {}
@@ -104,11 +106,11 @@ class Providers:
             own = self._of_tenant(tenant)
             if provider in own and name:
                 return self._own(tenant, provider, own[provider]), name
-        if provider not in self._settings.entries or not name:
-            known = ", ".join(dict.fromkeys((*self._settings.entries, *own)))
+        if provider not in self._entries or not name:
+            known = ", ".join(dict.fromkeys((*self._entries, *own)))
             raise BadInput("model", model, f"provider:model with a provider of {known}")
         if provider not in self._created:
-            self._created[provider] = self._create(provider, self._settings.entries[provider])
+            self._created[provider] = self._create(provider, self._entries[provider])
         return self._created[provider], name
 
     @property
