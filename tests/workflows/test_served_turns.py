@@ -190,7 +190,7 @@ from banksman.sdk import WorkflowContext, WorkflowServer, workflow
 
 @workflow()
 async def die(context: WorkflowContext) -> str:
-    "Wait for ever, unless another process did."
+    "Never return in the first process, and return at once in the next one."
     mark = Path(sys.argv[2])
     if mark.exists():
         return "survived"

@@ -32,7 +32,7 @@ from banksman.gateway.live.feeds import FEATURE as LIVE
 from banksman.gateway.mcp_servers.operations import FEATURE as MCP_SERVERS
 from banksman.gateway.models.operations import FEATURE as MODEL_SERVERS
 from banksman.gateway.oidc.operations import FEATURE as OIDC
-from banksman.gateway.operation.declaration import BodyLimit, Operation
+from banksman.gateway.operation.declaration import BodyLimit, Operation, RequestRule
 from banksman.gateway.operation.dispatch import unique
 from banksman.gateway.operator.operations import FEATURE as OPERATOR
 from banksman.gateway.quotas.backlog import FEATURE as QUOTAS
@@ -94,21 +94,16 @@ def routes_of(features: tuple[Feature, ...]) -> tuple[BaseRoute, ...]:
     return *operation_routes(operations_of(features)), *others
 
 
-def body_limits(features: Iterable[Feature]) -> Iterator[tuple[str, str, BodyLimit]]:
-    """Yield method, path and limit of the requests whose body may be larger than `SMALL`."""
+def request_rules(features: Iterable[Feature]) -> Iterator[RequestRule]:
+    """Yield a rule for each request that starts work, or whose body may be larger than `SMALL`."""
     for feature in features:
         for one in feature.operations:
-            if one.path and one.body is not BodyLimit.SMALL:
-                yield one.method, one.path, one.body
+            if one.path and (one.starts_work or one.body is not BodyLimit.SMALL):
+                yield RequestRule(one.method, one.path, one.body, one.starts_work)
         for route in feature.routes if feature.forwards else ():
             if isinstance(route, Route):
-                yield from ((method, route.path, BodyLimit.FORWARDED) for method in route.methods or ())
-
-
-def starting_routes(features: Iterable[Feature]) -> Iterator[tuple[str, str]]:
-    """Yield method and path of the requests that start work."""
-    for feature in features:
-        yield from ((one.method, one.path) for one in feature.operations if one.path and one.starts_work)
+                for method in route.methods or ():
+                    yield RequestRule(method, route.path, BodyLimit.FORWARDED)
 
 
 # FastAPI builds validators for each route. `make up` forks gateways from a process that has imported this

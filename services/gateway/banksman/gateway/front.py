@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from banksman.contracts.errors import Unavailable
-from banksman.gateway.composition import FEATURES, body_limits, operations_of, routes_of, starting_routes
+from banksman.gateway.composition import FEATURES, operations_of, request_rules, routes_of
 from banksman.gateway.feature import Feature, Groundwork
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.http.perimeter import Perimeter, connection_limits, with_cors
@@ -135,9 +135,8 @@ async def listening_front(
             settings.gateway,
             keys,
             intake,
-            body_limits(features),
             dispatcher,
-            starting_routes(features),
+            request_rules(features),
         )
         port = await http.enter_async_context(
             listening(_http_config(with_cors(perimeter, settings.gateway), settings))

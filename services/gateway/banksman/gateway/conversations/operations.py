@@ -30,14 +30,7 @@ from banksman.gateway.live.event_frames import encoded_event, subscribed
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.operation.caller import CHAT
-from banksman.gateway.operation.declaration import (
-    CONFLICT,
-    EARLY,
-    FORBIDDEN,
-    MISSING,
-    Audit,
-    Operations,
-)
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, FORBIDDEN, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.idempotency import StoredRequests

@@ -41,6 +41,17 @@ class BodyLimit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RequestRule:
+    """What is checked of a request over HTTP before its operation is known."""
+
+    method: str
+    path: str
+    """As in the route: `/context/conversations/{conversation_id}/runs`."""
+    body: BodyLimit
+    starts_work: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """The entry of the audit trail that a successful operation leaves."""
 

@@ -29,7 +29,7 @@ from banksman.contracts.errors import (
 from banksman.contracts.ids import digest, new_id
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.caller import key_of
-from banksman.gateway.operation.declaration import BodyLimit
+from banksman.gateway.operation.declaration import BodyLimit, RequestRule
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import error_response
 from banksman.gateway.operation.intake import JsonIntake
@@ -70,17 +70,10 @@ class Perimeter:
         settings: GatewaySettings,
         keys: Keys,
         intake: JsonIntake,
-        limits: Iterable[tuple[str, str, BodyLimit]],
         dispatcher: Dispatcher,
-        starts: Iterable[tuple[str, str]],
+        rules: Iterable[RequestRule],
     ) -> None:
-        """Wrap an application.
-
-        Args:
-            limits: The limits of methods and paths, `SMALL` for any other.
-            starts: Methods and paths of requests that start work: if it could not start now, they are refused
-                before the application's layers, which cost more than the refusal.
-        """
+        """Wrap an application. The bodies of requests without a rule are `SMALL`, and they start no work."""
         self._app = app
         self._settings = settings
         self._keys = keys
@@ -88,9 +81,8 @@ class Perimeter:
         self._origins = settings.origins
         self._rates = Rates(settings.rate)
         self._intake = intake
-        self._limits = [(method, compile_path(path)[0], limit) for method, path, limit in limits]
         self._dispatcher = dispatcher
-        self._starts = [(method, compile_path(path)[0]) for method, path in starts]
+        self._rules = [(rule, compile_path(rule.path)[0]) for rule in rules]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -108,9 +100,11 @@ class Perimeter:
             if scope["type"] == "websocket":
                 await self._app(scope, receive, send)
                 return
-            limited = self._body(scope, headers, receive)
+            rule = self._rule(scope)
+            limited = self._body(rule.body, scope, headers, receive)
             limited.check_length(headers)
-            await self._check_load(scope, headers)
+            if rule.starts_work:
+                await self._check_load(headers)
             await self._app(scope, limited.receive, response.send)
         except BanksmanError as error:
             # The request was refused: the application handles its own errors. Before an upgrade, Starlette
@@ -141,11 +135,13 @@ class Perimeter:
         if key or self._keys.keyless:
             know_client(scope, key or KEYLESS)
 
-    async def _check_load(self, scope: Scope, headers: Headers) -> None:
-        """Refuse a request with a known key that starts work, if the work could not start now."""
-        if any(scope["method"] == method and path.match(scope["path"]) for method, path in self._starts):
-            with contextlib.suppress(Unauthorized):
-                await self._dispatcher.check_load(self._keys.caller(key_of(headers)).tenant)
+    async def _check_load(self, headers: Headers) -> None:
+        """Refuse a request with a known key if work could not start now.
+
+        The refusal of a request that starts work costs less here than behind the application's layers.
+        """
+        with contextlib.suppress(Unauthorized):
+            await self._dispatcher.check_load(self._keys.caller(key_of(headers)).tenant)
 
     def _same_origin(self, headers: Headers) -> bool:
         origin = headers.get("origin")
@@ -153,16 +149,13 @@ class Perimeter:
             return True
         return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
 
-    def _limit(self, scope: Scope) -> BodyLimit:
-        limits = (
-            limit
-            for method, path, limit in self._limits
-            if scope["method"] == method and path.match(scope["path"])
-        )
-        return next(limits, BodyLimit.SMALL)
+    def _rule(self, scope: Scope) -> RequestRule:
+        method, path = scope["method"], scope["path"]
+        matching = (rule for rule, pattern in self._rules if rule.method == method and pattern.match(path))
+        return next(matching, RequestRule(method, path, BodyLimit.SMALL))
 
-    def _body(self, scope: Scope, headers: Headers, receive: Receive) -> _LimitedBody:
-        own, limit = self._settings, self._limit(scope)
+    def _body(self, limit: BodyLimit, scope: Scope, headers: Headers, receive: Receive) -> _LimitedBody:
+        own = self._settings
         match limit:
             case BodyLimit.SMALL | BodyLimit.LARGE:
                 most = own.max_body_bytes

@@ -62,7 +62,10 @@ class _RawRequest(Request):
 
 
 class OperationRoute(APIRoute):
-    """A route that checks the caller's right and the load before the body is read, and records the action."""
+    """A route that checks the caller's right before the body is read, and records the action.
+
+    The perimeter has checked the load.
+    """
 
     operation: ClassVar[Operation]
 
@@ -71,7 +74,7 @@ class OperationRoute(APIRoute):
         operation = self.operation
 
         async def handle_operation(request: Request) -> Response:
-            caller = None if operation.right == PUBLIC else await _caller(request, operation)
+            caller = None if operation.right == PUBLIC else _caller(request, operation)
             response = await handle(_RawRequest(request.scope, request.receive))
             if operation.audit is not None and caller is not None:
                 await _record(request, operation, caller, response)
@@ -139,15 +142,14 @@ def _signature(operation: Operation, requests: Iterable[str]) -> Signature:
     return declared.replace(parameters=[*own, *more], return_annotation=returned)
 
 
-async def _caller(request: Request, operation: Operation) -> Caller:
+def _caller(request: Request, operation: Operation) -> Caller:
     keys: Keys = request.app.state.keys
-    dispatcher: Dispatcher = request.app.state.dispatcher
     caller = keys.caller(key_of(request.headers))
     if operation.tag in get_args(AuditInterface):
         # The protocols of others, whose operations have its name as their tag.
         caller = replace(caller, interface=cast(AuditInterface, operation.tag))
     request.state.caller = caller
-    await dispatcher.admit(operation, caller)
+    operation.check(caller)
     return caller
 
 
