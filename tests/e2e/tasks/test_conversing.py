@@ -177,6 +177,7 @@ async def test_a_draft_stays_in_its_conversation_through_a_reload_and_a_new_sign
         await me.page.reload()
         await me.write(me.named("app.key"), ANN)
         await me.press(me.button("login.submit"))
+        await expect(me.composer).to_be_visible()
         await me.command(f"Draft 1 {way.id}")
         await expect(me.composer).to_have_value("half a thought")
         await expect(attached).to_have_count(1)

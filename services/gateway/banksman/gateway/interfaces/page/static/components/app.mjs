@@ -1,6 +1,6 @@
 /** The layout of the page around the open conversation. */
 
-import { useEffect } from 'preact/hooks';
+import { useEffect, useLayoutEffect } from 'preact/hooks';
 
 import { VIEWS } from '../router.mjs';
 import { t, withTexts } from '../strings.mjs';
@@ -62,7 +62,8 @@ function Chat() {
 /** The keys that work in every view: they open the command palette, and the keyboard map. */
 function Shortcuts() {
   const { navigation } = useStore();
-  useEffect(() => {
+  // As soon as the view is drawn: an effect after the frame would miss a key that is pressed at once.
+  useLayoutEffect(() => {
     const onKey = (/** @type {KeyboardEvent} */ event) => {
       const wanted = wantedBy(event);
       if (!wanted || document.querySelector('dialog[open]')) return;

@@ -1,6 +1,6 @@
 /** Approval requests one below the other: decide each on its card, or several at once. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { explain, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
@@ -110,7 +110,7 @@ const focusCard = (/** @type {Element | undefined} */ item) =>
 function useListKeys(list, active, toggle) {
   const latest = useRef(toggle);
   latest.current = toggle;
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!active) return undefined;
     const onKey = (/** @type {KeyboardEvent} */ event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event) || !list.current) return;

@@ -1,6 +1,6 @@
 /** The keys of an approval card. None of them decides a call that the user does not see. */
 
-import { useEffect, useRef } from 'preact/hooks';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 
 import { isTyping } from '../ui.mjs';
 
@@ -14,7 +14,7 @@ import { isTyping } from '../ui.mjs';
 export function useCardKeys(card, actions) {
   const latest = useRef(actions);
   latest.current = actions;
-  useEffect(() => {
+  useLayoutEffect(() => {
     const onKey = (/** @type {KeyboardEvent} */ event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || isTyping(event)) return;
       const key = event.key.toLowerCase();
