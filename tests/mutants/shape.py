@@ -65,7 +65,7 @@ MUTANTS = (
     Mutant(
         "R112",
         "the parameters of a user do not reach the workflow",
-        GATEWAY + "workflows/starts.py",
+        GATEWAY + "workflows/operations.py",
         "        parameters=checked.parameters,\n",
         "        parameters={},\n",
         "tests/scenarios/test_workflows.py::test_a_workflow_run_behaves_like_any_run",

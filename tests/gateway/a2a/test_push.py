@@ -21,7 +21,7 @@ from tests.gateway.conftest import Agent, Receiver, Served
 from banksman.bus.connection import Bus
 from banksman.bus.names import WEBHOOKS
 from banksman.bus.storage.kv import Bucket
-from banksman.gateway.webhooks.models import Webhook
+from banksman.gateway.webhooks.store import Webhook
 
 TOKEN, CREDENTIALS = "token-of-the-client", "credentials-of-the-client"
 

@@ -36,7 +36,7 @@ from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.composition import FEATURES, operations_of
 from banksman.gateway.conversations.people import MAX_PEOPLE
 from banksman.gateway.operation.declaration import Operation
-from banksman.gateway.operation.visibility import KINDS
+from banksman.gateway.operation.dispatch import KINDS
 
 PEOPLE = "/context/conversations/{}/people"
 SECRET = "the heron lands at dawn"

@@ -18,7 +18,7 @@ from banksman.bus.storage.log import EventLog
 from banksman.contracts import subjects
 from banksman.contracts.events import Archive
 from banksman.contracts.work import ArchiveConversation
-from banksman.gateway.housekeeping.archive import Archiving
+from banksman.gateway.housekeeping.unused import Archiving
 from banksman.gateway.settings import GatewaySettings
 from banksman.quotas.stored import StorageRoom
 

@@ -26,7 +26,7 @@ from banksman.contracts.work import DeleteConversation, StartRun
 from banksman.gateway.conversations.changes import ConversationChanges
 from banksman.gateway.conversations.conversations import Conversations, new_record
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.housekeeping.retention import Retention
+from banksman.gateway.housekeeping.unused import Retention
 from banksman.gateway.operation.caller import Caller
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 

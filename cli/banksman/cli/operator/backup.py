@@ -1,29 +1,190 @@
-"""`banksman backup` and `banksman restore`: snapshots of all streams in a directory."""
+"""`banksman backup` and `banksman restore`: snapshots of all streams in a directory.
+
+Nothing is deleted unless the target can hold the backup.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import BaseModel
 
 from banksman.bus import jetstream, names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
+from banksman.bus.jetstream import call, count_below
+from banksman.bus.secrets import TICKETS_KEY
+from banksman.bus.storage.kv import Bucket
 from banksman.cli import output
-from banksman.cli.operator import restore_checks, stream_snapshots
+from banksman.cli.broker.server import BrokerAccess
 from banksman.cli.operator.recovery import LogRecovery
-from banksman.cli.operator.stream_snapshots import delete_stream, restore_stream, stream_snapshot
+from banksman.cli.operator.stream_snapshots import (
+    DERIVED_FROM_LOGS,
+    MANIFEST,
+    NOT_BACKED_UP,
+    Manifest,
+    SavedStream,
+    delete_stream,
+    file_chunks,
+    read_manifest,
+    restore_stream,
+    stream_snapshot,
+)
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
 from banksman.contracts import subjects
-from banksman.contracts.errors import BanksmanError, Conflict
+from banksman.contracts.errors import BanksmanError, Conflict, Unavailable
+from banksman.deployment import users
 from banksman.deployment.streams import provision, stream_info
 from banksman.deployment.topology import Topology
+from banksman.runtime.http_get import http_get
+
+_TIMEOUT_S = 5.0
+_PROBES = {
+    users.GATEWAY: subjects.api("operator", "usage"),
+    users.AGENT: subjects.registry("tool", "list"),
+    users.WORKFLOWS: subjects.workflow_api("list"),
+}
+"""A request subject that each running service responds to, on any server of a cluster."""
+_SERVICES = (users.GATEWAY, users.AGENT, users.WORKFLOWS, users.TOOL_RUNNER)
+_ROOM = "RESTORE-ROOM"
+"""The empty stream that reserves the bytes which a restore needs, to learn whether the servers have them."""
+_SERVER_VERSION = "_nats.ver"
+
+
+async def check_stopped(broker: BrokerAccess) -> None:
+    """Refuse while services run: they would continue from cached state that the restore replaces."""
+    running = await _connected(broker.monitoring_url) | await broker.in_app(_responding)
+    if running:
+        names_ = ", ".join(sorted(running))
+        raise Conflict(f"{names_} still running: stop all services, and leave NATS running")
+
+
+async def _connected(monitoring_url: str | None) -> set[str]:
+    """Return the services, tool-runners included, that are connected to the monitored server."""
+    if monitoring_url is None:
+        return set()
+    reply = await http_get(f"{monitoring_url}/connz?limit=100000", timeout_s=_TIMEOUT_S)
+    try:
+        connections = json.loads(reply.body)["connections"] or ()
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unavailable("BANKSMAN_NATS__MONITORING_URL does not list the connections of NATS") from error
+    return {str(one.get("name", "")).split(" ")[0] for one in connections}.intersection(_SERVICES)
+
+
+async def _responding(bus: Bus) -> set[str]:
+    """Return the services that respond on any server, and tool-runners with a lease."""
+    running: set[str] = set()
+    for service, subject in _PROBES.items():
+        try:
+            await bus.request(subject, b"{}", timeout_s=_TIMEOUT_S)
+        except Unavailable as error:
+            if error.no_responders:
+                continue
+        except BanksmanError:
+            pass
+        running.add(service)
+    leases = Bucket(bus, names.RUNNERS, BaseModel)
+    if await stream_info(bus, leases.stream) is not None and await leases.keys():
+        running.add(users.TOOL_RUNNER)
+    return running
+
+
+async def check_empty(bus: Bus, topology: Topology) -> tuple[str, ...]:
+    """Refuse streams with messages, except those that an unused system has."""
+    for stream in topology.streams:
+        info = await stream_info(bus, stream.name)
+        held = 0 if info is None or stream.name in NOT_BACKED_UP else int(info["state"]["messages"])
+        if held and stream.name == names.kv_stream(names.SECRETS):
+            # `banksman streams provision` stores it.
+            held -= await count_below(bus, stream.name, names.kv_subject(names.SECRETS, TICKETS_KEY))
+        if held:
+            raise Conflict(f"stream {stream.name} holds {held} messages: --force replaces all streams")
+    return ()
+
+
+async def check_versions(broker: BrokerAccess, manifest: Manifest) -> None:
+    """Refuse a backup of a later version of Banksman, or of NATS than that of any server."""
+    _check_version("Banksman", manifest.made_by, version("banksman"))
+    made_by = max((_saved_version(stream) for stream in manifest.streams), key=_release, default="0")
+    for url, found in (await broker.server_versions()).items():
+        _check_version(f"nats-server of {url}", made_by, found)
+
+
+def _check_version(what: str, made_by: str, found: str) -> None:
+    if _release(found) < _release(made_by):
+        raise Conflict(f"{what} is version {found}: the backup needs {made_by} or later")
+
+
+def _saved_version(stream: SavedStream) -> str:
+    metadata: dict[str, str] = stream.config.get("metadata") or {}
+    return metadata.get(_SERVER_VERSION, "0")
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
+    return tuple(int(number) for number in re.findall(r"[0-9]+", text)[:2])
+
+
+def target_config(topology: Topology, saved: SavedStream) -> dict[str, Any]:
+    """Return the configuration of a restored stream, with the limits and replicas of the target."""
+    config = {**saved.config, "num_replicas": topology.streams[0].replicas}
+    for stream in topology.streams:
+        if stream.name == saved.name:
+            config |= stream.config()
+    return config
+
+
+async def check_room(bus: Bus, topology: Topology, manifest: Manifest) -> tuple[str, ...]:
+    """Refuse a backup that the streams of the target or its servers cannot hold."""
+    needed = 0
+    for saved in manifest.streams:
+        if saved.account != topology.account:
+            continue
+        most, held = int(target_config(topology, saved)["max_bytes"]), int(saved.state["bytes"])
+        if 0 < most < held:
+            raise Conflict(
+                f"stream {saved.name} of the backup has {held:,} bytes, and here at most {most:,}: give the "
+                "servers more (max_file_store) and set BANKSMAN_OPERATOR__STORAGE_BYTES to the same value"
+            )
+        info = await stream_info(bus, saved.name)
+        needed += max(most, 0) - (0 if info is None else max(int(info["config"]["max_bytes"]), 0))
+    if needed > 0:
+        await _reserve(bus, needed, topology.streams[0].replicas)
+    return ()
+
+
+async def _reserve(bus: Bus, needed: int, replicas: int) -> None:
+    """Reserve bytes on as many servers as store a stream, and release them; raise `Conflict` on failure."""
+    config = {
+        "name": _ROOM,
+        "subjects": [_ROOM],
+        "storage": "file",
+        "max_bytes": needed,
+        "num_replicas": replicas,
+    }
+    if await stream_info(bus, _ROOM) is not None:
+        # A check that was interrupted left it.
+        await delete_stream(bus, _ROOM)
+    try:
+        await call(bus, names.api("STREAM.CREATE", _ROOM), config)
+    except BanksmanError as error:
+        reason = f"the servers have no room for {needed:,} more bytes of streams with {replicas} replicas"
+        raise Conflict(
+            f"{reason}: {error}. Set BANKSMAN_OPERATOR__STORAGE_BYTES to the max_file_store of "
+            "the servers, and start all of them"
+        ) from error
+    await delete_stream(bus, _ROOM)
+
 
 _BEFORE_THE_LOGS = (
     names.RUNS,
@@ -43,7 +204,7 @@ def backup(data_dir: Path | None, directory: Path, *, as_json: bool) -> Exit:
     """Save all streams, which may be in use; raise `Conflict` if the directory is not empty."""
     _make_empty(directory)
     began = datetime.now(UTC)
-    saved: list[stream_snapshots.SavedStream] = []
+    saved: list[SavedStream] = []
 
     async def save(bus: Bus, topology: Topology) -> tuple[str, ...]:
         for stage in _stages(topology):
@@ -51,10 +212,10 @@ def backup(data_dir: Path | None, directory: Path, *, as_json: bool) -> Exit:
         return ()
 
     asyncio.run(broker_access(data_dir).in_each(save))
-    manifest = stream_snapshots.Manifest(
+    manifest = Manifest(
         made_by=version("banksman"), began_at=began, ended_at=datetime.now(UTC), streams=tuple(saved)
     )
-    (directory / stream_snapshots.MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
+    (directory / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
     total = sum(stream.bytes for stream in saved)
     took = (manifest.ended_at - began).total_seconds()
     facts = {"streams": len(saved), "bytes": total, "seconds": took, "directory": str(directory)}
@@ -65,7 +226,7 @@ def backup(data_dir: Path | None, directory: Path, *, as_json: bool) -> Exit:
 
 def _stages(topology: Topology) -> list[list[str]]:
     """Return the streams to save in parallel, in order: those before the logs, the logs, the others."""
-    wanted = [stream.name for stream in topology.streams if stream.name not in stream_snapshots.NOT_BACKED_UP]
+    wanted = [stream.name for stream in topology.streams if stream.name not in NOT_BACKED_UP]
     before = [name for name in wanted if name in _BEFORE_THE_LOGS]
     logs = [name for name in wanted if name == names.EVENTS]
     return [before, logs, [name for name in wanted if name not in (*before, *logs)]]
@@ -77,9 +238,7 @@ def _make_empty(directory: Path) -> None:
         raise Conflict(f"{directory} is not empty: a backup needs a new or empty directory")
 
 
-async def _save_all(
-    bus: Bus, account: str, streams: Iterable[str], directory: Path
-) -> list[stream_snapshots.SavedStream]:
+async def _save_all(bus: Bus, account: str, streams: Iterable[str], directory: Path) -> list[SavedStream]:
     # The server delays the start of each snapshot by about two seconds; in parallel that is paid once.
     try:
         async with asyncio.TaskGroup() as group:
@@ -89,7 +248,7 @@ async def _save_all(
     return [task.result() for task in tasks]
 
 
-async def _save(bus: Bus, account: str, name: str, directory: Path) -> stream_snapshots.SavedStream:
+async def _save(bus: Bus, account: str, name: str, directory: Path) -> SavedStream:
     file = directory / f"{account}-{name}.snapshot"
     digest, size = hashlib.sha256(), 0
     async with stream_snapshot(bus, name) as snapshot:
@@ -99,7 +258,7 @@ async def _save(bus: Bus, account: str, name: str, directory: Path) -> stream_sn
                 digest.update(chunk)
                 size += len(chunk)
             await asyncio.to_thread(os.fsync, out.fileno())
-    return stream_snapshots.SavedStream(
+    return SavedStream(
         account=account,
         name=name,
         file=file.name,
@@ -121,15 +280,15 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
         Conflict: services are running, streams hold messages and `force` is not given, a version is too old,
             or the target lacks room.
     """
-    manifest = stream_snapshots.read_manifest(directory)
+    manifest = read_manifest(directory)
     broker = broker_access(data_dir)
 
     async def run() -> tuple[_Tally, list[str]]:
-        await restore_checks.check_stopped(broker)
+        await check_stopped(broker)
         if not force:
-            await broker.in_each(restore_checks.check_empty)
-        await restore_checks.check_versions(broker, manifest)
-        await broker.in_each(lambda bus, topology: restore_checks.check_room(bus, topology, manifest))
+            await broker.in_each(check_empty)
+        await check_versions(broker, manifest)
+        await broker.in_each(lambda bus, topology: check_room(bus, topology, manifest))
         await broker.in_each(lambda bus, topology: _restore(bus, topology, manifest, directory))
         return await broker.in_app(_recover)
 
@@ -144,22 +303,17 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
     return Exit.CRITICAL if broken else Exit.OK
 
 
-async def _restore(
-    bus: Bus, topology: Topology, manifest: stream_snapshots.Manifest, directory: Path
-) -> tuple[str, ...]:
+async def _restore(bus: Bus, topology: Topology, manifest: Manifest, directory: Path) -> tuple[str, ...]:
     for stream in topology.streams:
-        if (
-            stream.name in stream_snapshots.DERIVED_FROM_LOGS
-            and await stream_info(bus, stream.name) is not None
-        ):
+        if stream.name in DERIVED_FROM_LOGS and await stream_info(bus, stream.name) is not None:
             await delete_stream(bus, stream.name)
     for saved in manifest.streams:
         if saved.account != topology.account:
             continue
         if await stream_info(bus, saved.name) is not None:
             await delete_stream(bus, saved.name)
-        config = restore_checks.target_config(topology, saved)
-        await restore_stream(bus, config, saved.state, stream_snapshots.file_chunks(directory / saved.file))
+        config = target_config(topology, saved)
+        await restore_stream(bus, config, saved.state, file_chunks(directory / saved.file))
     # New consumers deliver all messages of their streams again; every handler is safe to run twice.
     return await provision(bus, topology)
 

@@ -15,8 +15,7 @@ from banksman.gateway.audit.operations import FEATURE as AUDIT
 from banksman.gateway.conversations.operations import FEATURE as CONVERSATIONS
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.operations import FEATURE as FILES
-from banksman.gateway.housekeeping.archive import FEATURE as ARCHIVE
-from banksman.gateway.housekeeping.retention import FEATURE as HOUSEKEEPING
+from banksman.gateway.housekeeping.unused import FEATURE as HOUSEKEEPING
 from banksman.gateway.identity.instructions import FEATURE as INSTRUCTIONS
 from banksman.gateway.identity.operations import FEATURE as IDENTITY
 from banksman.gateway.interfaces.a2a.routes import FEATURE as A2A
@@ -65,7 +64,6 @@ CORE: Final = (
     STEPS,
     OPERATOR,
     HOUSEKEEPING,
-    ARCHIVE,
     REPLAYS,
     CHAT_FORMATS,
     PASSTHROUGH,

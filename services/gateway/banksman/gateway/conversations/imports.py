@@ -14,7 +14,7 @@ from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.conversations.bodies import ExportedConversation
 from banksman.gateway.conversations.conversations import Conversations, new_record
-from banksman.gateway.conversations.importing.readings import (
+from banksman.gateway.conversations.importing.exports import (
     ReadConversation,
     ReadConversations,
     ReadRequest,

@@ -17,20 +17,14 @@ from banksman.bus.storage.objects import ObjectBroken, Objects
 from banksman.contracts import errors
 from banksman.contracts.ids import new_id
 from banksman.contracts.paths import portable_path
-from banksman.contracts.processes import ProcessInfo, ProcessOutput
 from banksman.contracts.runner_requests import (
-    FileDelete,
     FileDiff,
     FileEntry,
     FileList,
     FileRead,
     FileReply,
     FileRequest,
-    FileUnpack,
     FileWrite,
-    ProcessList,
-    ProcessRead,
-    ProcessStop,
     UploadEnd,
     WorkspaceDiff,
 )
@@ -108,7 +102,7 @@ class ConversationWorkspace:
 
     async def page(self, path: str, *, after: str, limit: int) -> tuple[tuple[FileEntry, ...], bool]:
         """Return the first files below a path that sort after a path, and whether more follow."""
-        reply = await self._request(path, FileList(path=path, after=after, limit=limit))
+        reply = await self.request(path, FileList(path=path, after=after, limit=limit))
         return reply.items, reply.more
 
     async def _listed(self, path: str) -> tuple[tuple[FileEntry, ...], bool]:
@@ -154,7 +148,7 @@ class ConversationWorkspace:
         except BaseException:
             # The client has gone, or the runner refused a slice.
             with contextlib.suppress(errors.BanksmanError):
-                await self._request(path, UploadEnd(upload=upload))
+                await self.request(path, UploadEnd(upload=upload))
             raise
 
     async def _upload(self, path: str, upload: str, source: AsyncIterable[bytes]) -> int:
@@ -169,45 +163,22 @@ class ConversationWorkspace:
         await self.put_slice(path, upload, offset, bytes(buffer), last=True)
         return offset + len(buffer)
 
-    async def unpack(self, path: str) -> None:
-        await self._request(path, FileUnpack(path=path))
-
-    async def delete(self, path: str) -> None:
-        await self._request(path, FileDelete(path=path))
-
     async def diff(self, *, since: str, path: str) -> WorkspaceDiff:
         """Return what has changed since a run began, or since the workspace began; only `path` if given."""
-        reply = await self._request(path, FileDiff(since=since, path=path))
+        reply = await self.request(path, FileDiff(since=since, path=path))
         return reply.diff or WorkspaceDiff()
 
-    async def processes(self) -> tuple[ProcessInfo, ...]:
-        """Return the processes that outlive their calls: those that run, and the last ones that ended."""
-        return (await self._request("", ProcessList())).processes
-
-    async def process_output(self, process_id: str, after: int | None) -> ProcessOutput:
-        """Return the part of a process's output after `after` bytes; the last part for None."""
-        reply = await self._request("", ProcessRead(process_id=process_id, after=after))
-        if reply.output is None:
-            raise errors.NotFound("process", process_id)
-        return reply.output
-
-    async def stop_process(self, process_id: str) -> ProcessInfo:
-        """Stop a process and return its state, which is "running" if its end is not confirmed in time."""
-        reply = await self._request("", ProcessStop(process_id=process_id))
-        if not reply.processes:
-            raise errors.NotFound("process", process_id)
-        return reply.processes[0]
-
     async def slice(self, path: str, offset: int) -> FileReply:
-        return await self._request(path, FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))
+        return await self.request(path, FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))
 
     async def put_slice(self, path: str, upload: str, offset: int, data: bytes, *, last: bool) -> None:
         """Store a slice of an upload; the last slice replaces the file."""
         encoded = base64.b64encode(data).decode()
         request = FileWrite(path=path, upload=upload, offset=offset, data_base64=encoded, last=last)
-        await self._request(path, request)
+        await self.request(path, request)
 
-    async def _request(self, path: str, request: FileRequest) -> FileReply:
+    async def request(self, path: str, request: FileRequest) -> FileReply:
+        """Return the reply of the runner; raise its refusal, which is about `path`."""
         reply = await self.placements.files(self.tenant, self.conversation_id, request)
         if reply.error is None:
             return reply

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -11,14 +13,31 @@ from pydantic import AfterValidator, Field
 from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS
 from banksman.bus.storage.objects import Objects
+from banksman.contracts.errors import BadInput, NotFound
+from banksman.contracts.ids import new_id
 from banksman.contracts.paths import portable_path
 from banksman.contracts.processes import ProcessInfo, ProcessOutput
-from banksman.contracts.runner_requests import FileEntry, WorkspaceDiff
+from banksman.contracts.runner_requests import (
+    FileDelete,
+    FileEntry,
+    FileUnpack,
+    ProcessList,
+    ProcessRead,
+    ProcessStop,
+    WorkspaceDiff,
+)
+from banksman.contracts.wire import Stored, Token, Wire
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.files.files import ConversationFiles, StoredFile, check_length
-from banksman.gateway.files.slice_operations import operations as slice_operations
+from banksman.gateway.files.files import (
+    MAX_PATH_CHARS,
+    SLICE_BYTES,
+    ConversationFiles,
+    StoredFile,
+    check_length,
+)
+from banksman.gateway.operation.caller import CHAT
 from banksman.gateway.operation.declaration import BodyLimit, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided
 from banksman.gateway.operation.streaming import StreamedResponse
@@ -33,7 +52,7 @@ RunId = Annotated[str, Field(max_length=200)]
 BYTES = "application/octet-stream"
 BINARY: dict[str, Any] = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
 DOWNLOADED: dict[int | str, dict[str, Any]] = {200: {"content": BINARY}}
-IN_SLICES = "a message has a limited size: `slice_operations` declares the same for slices"
+IN_SLICES = "a message has a limited size: declared below for slices"
 
 operations = Operations("files")
 
@@ -130,14 +149,14 @@ async def unpack_archive(
 ) -> None:
     """Let the workspace start from an uploaded archive, its only file, which is replaced by its content."""
     workspace = await files.workspace(caller, conversation_id)
-    await workspace.unpack(body.path)
+    await workspace.request(body.path, FileUnpack(path=body.path))
 
 
 @operations.add("file.delete", "DELETE /context/conversations/{conversation_id}/files/{path:path}")
 async def delete_file(conversation_id: str, path: FilePath, files: Service, caller: CallerDep) -> None:
     """Delete a file."""
     workspace = await files.workspace(caller, conversation_id)
-    await workspace.delete(path)
+    await workspace.request(path, FileDelete(path=path))
 
 
 @operations.add(
@@ -170,7 +189,7 @@ process_operations = Operations("processes")
 async def list_processes(conversation_id: str, files: Service, caller: CallerDep) -> Listing[ProcessInfo]:
     """List the processes of a conversation that run, and the last ones that ended."""
     workspace = await files.workspace(caller, conversation_id)
-    return Listing[ProcessInfo](items=await workspace.processes())
+    return Listing[ProcessInfo](items=(await workspace.request("", ProcessList())).processes)
 
 
 @process_operations.add("process.read", "GET /context/conversations/{conversation_id}/processes/{process_id}")
@@ -179,7 +198,10 @@ async def read_process(
 ) -> ProcessOutput:
     """Read the output of a process after `after` bytes, or its last part."""
     workspace = await files.workspace(caller, conversation_id)
-    return await workspace.process_output(process_id, after)
+    reply = await workspace.request("", ProcessRead(process_id=process_id, after=after))
+    if reply.output is None:
+        raise NotFound("process", process_id)
+    return reply.output
 
 
 @process_operations.add(
@@ -190,7 +212,122 @@ async def stop_process(
 ) -> ProcessInfo:
     """Stop a process with all that it has started; the model is notified with its next result."""
     workspace = await files.workspace(caller, conversation_id)
-    return await workspace.stop_process(process_id)
+    reply = await workspace.request("", ProcessStop(process_id=process_id))
+    if not reply.processes:
+        raise NotFound("process", process_id)
+    # It is still "running" if its end is not confirmed in time.
+    return reply.processes[0]
+
+
+SlicePath = Annotated[str, Field(max_length=MAX_PATH_CHARS)]
+MAX_ENTRIES = 1_000
+MAX_BASE64 = 4 * (SLICE_BYTES // 3 + 1)
+WHOLE = "declared above for whole files"
+
+
+class ListFiles(Wire):
+    """Request a page of the files below a path, sorted by path."""
+
+    path: SlicePath = ""
+    after: SlicePath = ""
+    """`next` of the previous page: the path of its last file."""
+    limit: int = Field(default=MAX_ENTRIES, ge=1, le=MAX_ENTRIES)
+
+
+class FilePage(Stored):
+    """A page of the files of a workspace."""
+
+    items: tuple[FileEntry, ...]
+    next: str | None
+    """`after` of the next page; null at the end."""
+
+
+class ReadFile(Wire):
+    """Request a slice of a file."""
+
+    path: SlicePath
+    offset: int = Field(default=0, ge=0)
+    """Bytes before the slice."""
+
+
+class FileSlice(Stored):
+    """A slice of a file or of an output, of at most 524,288 bytes."""
+
+    offset: int
+    data_base64: str
+    more: bool
+    """Whether bytes follow: request them with the offset after this slice."""
+
+
+class WriteFile(Wire):
+    """Store a file, or a slice of it; the last slice replaces the file."""
+
+    path: SlicePath
+    data_base64: str = Field(max_length=MAX_BASE64)
+    """At most 524,288 bytes."""
+    upload: Token | None = None
+    """A new id, the same in all slices of a file; None for a file of one slice."""
+    offset: int = Field(default=0, ge=0)
+    """Bytes before the slice."""
+    last: bool = True
+
+
+class ReadOutput(Wire):
+    """Request a slice of the complete output of a call."""
+
+    tool_call_id: Token
+    offset: int = Field(default=0, ge=0)
+
+
+@operations.over_nats("file.list", "conversation_id", not_over_http=WHOLE)
+async def list_file_page(
+    conversation_id: str, request: ListFiles, files: Service, caller: CallerDep
+) -> FilePage:
+    """List the files below a path, sorted by path; a page may have fewer files than its limit."""
+    workspace = await files.workspace(caller, conversation_id)
+    page, more = await workspace.page(request.path, after=request.after, limit=request.limit)
+    return FilePage(items=page, next=page[-1].path if more and page else None)
+
+
+@operations.over_nats("file.read", "conversation_id", not_over_http=WHOLE)
+async def read_slice(conversation_id: str, request: ReadFile, files: Service, caller: CallerDep) -> FileSlice:
+    """Read a slice of a file."""
+    workspace = await files.workspace(caller, conversation_id)
+    reply = await workspace.slice(request.path, request.offset)
+    return FileSlice(offset=request.offset, data_base64=reply.data_base64 or "", more=reply.more)
+
+
+@operations.over_nats("file.write", "conversation_id", right=CHAT, not_over_http=WHOLE)
+async def write_slice(
+    conversation_id: str, request: WriteFile, files: Service, caller: CallerDep
+) -> StoredFile:
+    """Store a file or one slice of it, replacing an existing file of the same path."""
+    workspace = await files.workspace(caller, conversation_id)
+    data = _decoded(request.data_base64)
+    if request.upload is None and (request.offset or not request.last):
+        raise BadInput("upload", None, "the id that all slices of the file have")
+    upload = request.upload or new_id("u")
+    await workspace.put_slice(request.path, upload, request.offset, data, last=request.last)
+    return StoredFile(path=request.path, size=request.offset + len(data))
+
+
+@operations.over_nats("output.read", "run_id", not_over_http=WHOLE)
+async def read_output_slice(run_id: str, request: ReadOutput, files: Service, caller: CallerDep) -> FileSlice:
+    """Read a slice of the complete output of a call whose result was truncated."""
+    whole = await files.output(caller, run_id, request.tool_call_id)
+    end = request.offset + SLICE_BYTES
+    data = base64.b64encode(whole[request.offset : end]).decode()
+    return FileSlice(offset=request.offset, data_base64=data, more=end < len(whole))
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise BadInput("data_base64", text, "base64") from error
+    if len(data) > SLICE_BYTES:
+        raise BadInput("data_base64", None, f"at most {SLICE_BYTES} bytes; send the file in slices")
+    return data
 
 
 async def build(base: Foundation) -> None:
@@ -203,4 +340,4 @@ async def build(base: Foundation) -> None:
     services.add(ConversationFiles(services[Placements], outputs, services[Conversations], services[Runs]))
 
 
-FEATURE = Feature((*operations, *slice_operations, *process_operations), build)
+FEATURE = Feature((*operations, *process_operations), build)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from banksman.contracts.visible import one_line, visible
 from banksman.contracts.wire import JsonValue
 from banksman.gateway.runs.bodies import JsonDict, status
-from banksman.gateway.webhooks.models import Webhook
+from banksman.gateway.webhooks.store import Webhook
 
 MAX_SHOWN_CHARS = 1_500
 """Maximum characters of each call in a message; the page shows the complete call."""

@@ -17,10 +17,9 @@ from banksman.contracts.errors import NotFound, Poison
 from banksman.contracts.urls import parse_url
 from banksman.gateway.conversations.people import LimitedConversations
 from banksman.gateway.webhooks.devices import Devices
-from banksman.gateway.webhooks.models import Delivery, DeliveryStatus, QueuedDelivery, Webhook
 from banksman.gateway.webhooks.queueing import reaches
 from banksman.gateway.webhooks.sending import Sender, recipient
-from banksman.gateway.webhooks.store import WebhookStore
+from banksman.gateway.webhooks.store import Delivery, DeliveryStatus, QueuedDelivery, Webhook, WebhookStore
 from banksman.quotas.rates import Rates
 from banksman.runs.ports import Clock
 

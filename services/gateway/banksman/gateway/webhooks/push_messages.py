@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.urls import parse_url
-from banksman.gateway.webhooks.models import Device, PushKeys, QueuedDelivery
+from banksman.gateway.webhooks.store import Device, PushKeys, QueuedDelivery
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey

@@ -31,8 +31,14 @@ from banksman.gateway.conversations.people import LimitedConversations
 from banksman.gateway.conversations.views import StoredEvents
 from banksman.gateway.live.event_frames import encoded_event
 from banksman.gateway.webhooks.chat import message_body
-from banksman.gateway.webhooks.models import TEST_EVENT, Delivery, QueuedDelivery, Webhook, WebhookEvent
-from banksman.gateway.webhooks.store import WebhookStore
+from banksman.gateway.webhooks.store import (
+    TEST_EVENT,
+    Delivery,
+    QueuedDelivery,
+    Webhook,
+    WebhookEvent,
+    WebhookStore,
+)
 
 SLOTS = 4
 """Commits that a gateway handles concurrently."""

@@ -21,8 +21,8 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.urls import Url, UrlRefused, parse_url
 from banksman.gateway.pinned_http import PinnedHttp, RequestErrors
 from banksman.gateway.settings import GatewaySettings, SmtpSettings
-from banksman.gateway.webhooks.models import QueuedDelivery, StoredFormat, Webhook
 from banksman.gateway.webhooks.push_messages import PushSigner, encrypted_for
+from banksman.gateway.webhooks.store import QueuedDelivery, StoredFormat, Webhook
 from banksman.runtime.addresses import is_public, may_be_public
 from banksman.runtime.pinned_network import AddressPolicy
 

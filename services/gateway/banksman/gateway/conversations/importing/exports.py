@@ -22,6 +22,31 @@ from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.runs.fold import apply_events
 from banksman.runs.state import Conversation
 
+
+class ReadRequest(Stored):
+    tenant: str
+    source: str
+    """The id from which those of the conversations are derived."""
+    start: int
+
+
+class ReadConversation(Stored):
+    conversation_id: str
+    title: str
+    product: str
+    runs: int = 0
+    error: str | None = None
+    left_out: Mapping[str, int] = Field(default_factory=dict)
+    parts: tuple[int, ...] = ()
+    """Bytes of each part."""
+
+
+class ReadConversations(Stored):
+    items: tuple[ReadConversation, ...] = ()
+    next: int | None = None
+    error: str | None = None
+
+
 MAX_EVENTS = 20_000
 BODY: TypeAdapter[EventBody] = TypeAdapter(KnownBody)
 OPEN_RUN = "open run"

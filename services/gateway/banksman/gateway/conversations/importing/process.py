@@ -24,15 +24,16 @@ from banksman.contracts.events import Event
 from banksman.contracts.ids import digest
 from banksman.contracts.json_text import parsed
 from banksman.contracts.work import ImportEvents
-from banksman.gateway.conversations.importing.exports import ExportedEvent, imported_events
-from banksman.gateway.conversations.importing.frames import MAX_IMAGE_CHARS, frames_of
-from banksman.gateway.conversations.importing.products import PRODUCTS
-from banksman.gateway.conversations.importing.products.trees import Assets
-from banksman.gateway.conversations.importing.readings import (
+from banksman.gateway.conversations.importing.exports import (
+    ExportedEvent,
     ReadConversation,
     ReadConversations,
     ReadRequest,
+    imported_events,
 )
+from banksman.gateway.conversations.importing.frames import MAX_IMAGE_CHARS, frames_of
+from banksman.gateway.conversations.importing.products import PRODUCTS
+from banksman.gateway.conversations.importing.products.trees import Assets
 from banksman.runtime.limited_processes import serve
 
 MAX_BYTES = 192 * 1024 * 1024
