@@ -8,7 +8,7 @@ import json
 import time
 import zlib
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from resource import RUSAGE_SELF, getrusage
 
 import pytest
@@ -58,9 +58,10 @@ async def server(
 
 
 @asynccontextmanager
-async def provider(vendor: str, url: str) -> AsyncGenerator[Provider]:
+async def provider(vendor: str, url: str, **settings: float) -> AsyncGenerator[Provider]:
     names = {f"{name}_base_url": url for name in VENDORS}
-    providers = Providers(ProviderSettings.model_validate({**names, "max_attempts": 1, "max_wait_s": 0}))
+    fields = {**names, "max_attempts": 1, "max_wait_s": 0, **settings}
+    providers = Providers(ProviderSettings.model_validate(fields))
     await providers.warm(f"{vendor}:any")
     try:
         yield providers.choose(f"{vendor}:any")[0]
@@ -144,6 +145,64 @@ async def test_a_bomb_ends_in_time_and_does_not_hold_the_loop(vendor: str, bomb:
     assert stalls.longest < BLOCKED_S
     assert took < DEADLINE_S + 1
     assert reply is None or reply.finish_reason == "length"
+
+
+INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
+
+
+@asynccontextmanager
+async def raw_server(first: bytes, then: bytes = b"", every_s: float = 0.0) -> AsyncGenerator[str]:
+    """Send `first`, and then `then` every `every_s` seconds until the client disconnects."""
+
+    opened: list[asyncio.StreamWriter] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(writer)
+        with suppress(OSError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(first)
+            while not reader.at_eof():
+                writer.write(then)
+                await writer.drain()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(every_s):
+                        await reader.read(65_536)
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as listener:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        for writer in opened:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+@pytest.mark.parametrize("vendor", VENDORS[:2])
+async def test_endless_interim_responses_end_in_time_and_do_not_hold_the_loop(vendor: str) -> None:
+    async with raw_server(INTERIM * 100, INTERIM * 2_000) as url, provider(vendor, url) as model:
+        stalls, began = Stalls(), asyncio.get_running_loop().time()
+        with pytest.raises(ProviderFailed):
+            await complete(model)
+        took = asyncio.get_running_loop().time() - began
+    assert stalls.longest < BLOCKED_S
+    assert took < DEADLINE_S / 2
+
+
+@pytest.mark.parametrize("vendor", VENDORS[:2])
+async def test_silence_after_an_interim_response_ends_in_time(vendor: str) -> None:
+    async with raw_server(INTERIM, every_s=0.1) as url, provider(vendor, url, request_timeout_s=1) as model:
+        with pytest.raises(ProviderFailed):
+            async with asyncio.timeout(DEADLINE_S / 2):
+                await complete(model)
+
+
+@pytest.mark.parametrize("vendor", VENDORS[:2])
+async def test_a_refusal_that_trickles_is_not_awaited_to_its_end(vendor: str) -> None:
+    refusal = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\r\nNo."
+    async with raw_server(refusal, b".", 0.1) as url, provider(vendor, url) as model:
+        with pytest.raises(ProviderFailed, match="400"):
+            async with asyncio.timeout(DEADLINE_S / 2):
+                await complete(model)
 
 
 @pytest.mark.parametrize("vendor", VENDORS[:2])

@@ -221,8 +221,10 @@ def _message_in(error: object) -> str:
 
 async def _beginning(content: aiohttp.StreamReader, most: int = streams.MAX_ERROR_BYTES) -> bytes:
     read = bytearray()
-    while len(read) < most and (piece := await content.read(most - len(read))):
-        read += piece
+    with suppress(TimeoutError):
+        async with asyncio.timeout(streams.REFUSAL_S):
+            while len(read) < most and (piece := await content.read(most - len(read))):
+                read += piece
     return bytes(read)
 
 

@@ -24,6 +24,8 @@ MAX_EVENT_BYTES = 4 * 1024 * 1024
 """Maximum size of an event, which is held in memory until it is complete; a longer event ends its stream."""
 MAX_ERROR_BYTES = 64 * 1024
 """Maximum bytes to read of the body of a refusal."""
+REFUSAL_S = 5.0
+"""Seconds for which the body of a refusal is read; what arrived until then counts."""
 END_FIELD = "[DONE]"
 """The only field of the object that stands for the event which ends a stream of the OpenAI format."""
 _PIECE_BYTES = 4096
@@ -77,13 +79,14 @@ async def bounded(
 
 
 async def beginning(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the first bytes of a refusal."""
-    size = 0
-    async for piece in pieces:
-        yield piece
-        size += len(piece)
-        if size > MAX_ERROR_BYTES:
-            return
+    """Yield the first bytes of a refusal, and what arrives of them within `REFUSAL_S` seconds."""
+    size, rest, ends = 0, aiter(pieces), asyncio.get_running_loop().time() + REFUSAL_S
+    with suppress(TimeoutError, StopAsyncIteration):
+        while size <= MAX_ERROR_BYTES:
+            async with asyncio.timeout_at(ends):
+                piece = await anext(rest)
+            size += len(piece)
+            yield piece
 
 
 def with_pieces(stream: Any, pieces: AsyncIterable[bytes], kind: type[Any]) -> Any:

@@ -19,6 +19,7 @@ from yarl import URL
 from banksman.contracts.errors import CallerMistake, Unavailable
 from banksman.contracts.wire import JsonObject
 from banksman.gateway.settings import Dialect, Upstream
+from banksman.library_internals.aiohttp_client import bound_interim_responses
 from banksman.runtime.background import Background, BackgroundTask
 from banksman.runtime.model_servers import listed_models
 from banksman.runtime.outgoing import proxy_for
@@ -33,6 +34,8 @@ WHOLE_BODY_BYTES = 2**20
 """A larger body is sent as a file, in chunks: aiohttp writes bytes at once, which delays other requests."""
 MAX_ERROR_BYTES = 256 * 1024
 """Bytes of an error's body that are forwarded. They are read first, because chunks may divide a key."""
+ERROR_S = 5.0
+"""Seconds for which the body of an error is read; the client gets what arrived."""
 HEAD_BYTES = 4096
 """Bytes at the beginning of a successful body in which an error is looked for."""
 MAX_READ_BYTES = 4 * 1024 * 1024
@@ -122,6 +125,7 @@ class Upstreams(Scoped):
     """All upstreams, with one connection pool. As a context manager it also refreshes the lists of models."""
 
     def __init__(self, upstreams: tuple[Upstream, ...], background: Background, *, timeout_s: float) -> None:
+        bound_interim_responses()
         self._upstreams = upstreams
         self._timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_read=timeout_s)
         self._session: aiohttp.ClientSession
@@ -244,10 +248,12 @@ async def _redacted(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """Yield the body of an error without keys: upstreams echo the request's headers in it."""
     body = bytearray()
     async with contextlib.aclosing(pieces):
-        async for piece in pieces:
-            body += piece
-            if len(body) > MAX_ERROR_BYTES:
-                break
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ERROR_S):
+                async for piece in pieces:
+                    body += piece
+                    if len(body) > MAX_ERROR_BYTES:
+                        break
     # Bytes that are not UTF-8 are forwarded unchanged.
     text = bytes(body[:MAX_ERROR_BYTES]).decode(errors="surrogateescape")
     yield redacted(text).encode(errors="surrogateescape")
