@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -241,8 +242,17 @@ def test_glob_that_denies_commands_covers_everything_it_matches() -> None:
         (call("web_fetch", url="https://evil.org?.example.com/"), "ask"),
         (call("web_fetch", url="https://evil.org\\.example.com/"), "ask"),
         (call("web_fetch", url="https://me@a.example.com/"), "ask"),
+        (call("web_fetch", url="HTTPS://A.EXAMPLE.COM"), "auto"),
+        *((call("web_fetch", url=url), "deny") for url in (
+            "https://bad.org/x", "https://BAD.org/x", "HTTPS://bad.org:443", "https://bad.org?q", "https://bad.org/./",
+        )),
+        (call("web_fetch", url="https://docs.org/public/x?a=../b"), "auto"),
+        *((call("web_fetch", url=f"https://docs.org/public/{path}"), "ask") for path in (
+            "../admin", "%2e%2e/admin", "..%2fadmin", ".%2E\\admin", "x/../../admin",
+        )),
+        (call("web_fetch", url="https://docs.org/%70rivate"), "deny"),
     ],
-)
+)  # fmt: skip
 def test_rule_matches_the_path_and_the_host_that_a_call_means(
     requested: ToolCall, decision: Decision
 ) -> None:
@@ -250,10 +260,38 @@ def test_rule_matches_the_path_and_the_host_that_a_call_means(
     rules = (
         ApprovalRule(tool="write_file", arguments={"path": "docs/secret"}, action="deny"),
         ApprovalRule(tool="write_file", arguments={"path": "docs/*"}, action="auto"),
+        ApprovalRule(tool="web_fetch", arguments={"url": "https://Bad.org/*"}, action="deny"),
+        ApprovalRule(tool="web_fetch", arguments={"url": "https://docs.org/private*"}, action="deny"),
+        ApprovalRule(tool="web_fetch", arguments={"url": "https://docs.org/public/*"}, action="auto"),
         ApprovalRule(tool="web_fetch", arguments={"url": "https://*.example.com/*"}, action="auto"),
     )
 
     assert decision_on(requested, *rules) == decision
+
+
+@pytest.mark.parametrize(
+    ("glob", "text", "decision"),
+    [
+        ("*[ab]" * 100_000, "a", "ask"),
+        ("*" + "a" * 1_000 + "b*", "a" * 1_000_000, "auto"),
+        ("*" + "a" * 1_000 + "[b]*", "a" * 1_000_000, "ask"),
+        ("a*b*a", "a" + "b" * 500_000 + "a", "deny"),
+        ("a*[b]", "a and b", "deny"),
+        ("a*a", "a", "auto"),
+    ],
+    ids=range(6),
+)
+def test_rules_take_bounded_time(glob: str, text: str, decision: Decision) -> None:
+    """P15: a tenant chooses the globs, and its model the arguments; an agent serves other tenants too."""
+    rules = [ApprovalRule(arguments={"text": glob}, action="deny")] * 99
+    began = time.process_time()
+
+    assert decision_on(call("mcp_x_y", text=text), *rules, ApprovalRule(action="auto")) == decision
+    assert decision_on(call("bash", command="x " * 60_000), *BASH_RULES) == "ask"
+    assert time.process_time() - began < 2
+
+
+BASH_RULES = [ApprovalRule(tool="bash", arguments={"command": "make *"}, action="auto")] * 100
 
 
 def test_approval_is_remembered_for_the_same_command_only() -> None:

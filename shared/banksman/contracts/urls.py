@@ -8,10 +8,12 @@ checked and connected to. See https://url.spec.whatwg.org/#host-parsing and RFC 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Annotated, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic import AfterValidator
 
@@ -88,6 +90,25 @@ def parse_url(text: str) -> Url:
         raise UrlRefused("not a URL with http:// or https:// and a host")
     host, port = _host_and_port(parts[2])
     return Url(scheme, host, port or _PORTS[scheme], _target(parts[3], parts[4] or ""))
+
+
+_GLOB = re.compile(r"([^:/?#]*)://([^/?#]*)(.*)", re.DOTALL)
+
+
+def url_matches(url: Url, glob: str, matches: Callable[[str, str], bool] = fnmatchcase) -> bool:
+    """Return whether a glob allows a URL.
+
+    Scheme, host and rest are compared by themselves, so that no `*` reaches from one into the next. A path
+    that a server may read as one with `..` (`%2e%2e`, `..%2f`) is not matched.
+    """
+    if ".." in re.split(r"[/\\]", unquote(url.target.partition("?")[0])):
+        return False
+    wanted = _GLOB.fullmatch(glob)
+    if wanted is None:
+        return matches(str(url), glob)
+    scheme, host, rest = wanted.groups()
+    pairs = ((url.scheme, scheme.lower()), (url.netloc, host.lower()), (url.target, rest or "/"))
+    return all(matches(text, part) for text, part in pairs)
 
 
 def literal_address(host: str) -> IPv4Address | IPv6Address | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from fnmatch import fnmatchcase
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from banksman.contracts.processes import MAX_PROCESSES, KnownProcess
-from banksman.contracts.urls import HttpUrl, parse_url
+from banksman.contracts.urls import HttpUrl, parse_url, url_matches
 from banksman.contracts.wire import Stored, Timestamp, Token
 
 MAX_FILES = 100
@@ -162,8 +161,8 @@ class WorkspaceOffer(Stored):
 
 def is_allowed(repository: str, patterns: Patterns) -> bool:
     """Return whether the address of a repository matches a pattern; raise `UrlRefused` for no address."""
-    url = str(parse_url(repository))
-    return any(fnmatchcase(url, pattern) for pattern in patterns)
+    url = parse_url(repository)
+    return any(url_matches(url, pattern) for pattern in patterns)
 
 
 class RepositoryAccess(Stored):

@@ -47,16 +47,25 @@ async def test_the_offer_of_all_runners_is_that_of_the_tenant(
     assert over_nats == read
 
 
+EVASIONS = (
+    "https://evil.example/.{}.example/a.git",
+    "https://evil.example?.{}.example/a.git",
+    "https://git.example/{}/%2e%2e/other/a.git",
+    "https://git.example/{}/..%2Fother/a.git",
+)
+
+
 async def test_a_repository_that_no_runner_allows_is_refused_at_once(
     start_gateway: GatewayFactory, bus: Bus, tenant: str
 ) -> None:
     """Also by a repeated request; a runner of an earlier version, which states nothing, decides itself."""
     allowed = f"https://git.example/{tenant}/*"
-    await offer(bus, WorkspaceOffer(repositories={tenant: (allowed,)}))
+    await offer(bus, WorkspaceOffer(repositories={tenant: (allowed, f"https://*.{tenant}.example/*")}))
     async with start_gateway() as served, served.http as http:
         wanted = [f"https://git.example/{tenant}/a.git", "https://git.example/other/a.git"]
-        made, refused = [
-            await http.post(CONVERSATIONS, json={"source": {"repository": url}}) for url in wanted
+        made, refused, *evasions = [
+            await http.post(CONVERSATIONS, json={"source": {"repository": url}})
+            for url in (*wanted, *(url.format(tenant) for url in EVASIONS))
         ]
         earlier = await offer(bus, None)
         unknown = await http.post(CONVERSATIONS, json={"source": {"repository": wanted[1]}})
@@ -66,3 +75,4 @@ async def test_a_repository_that_no_runner_allows_is_refused_at_once(
     assert (refused.status_code, error["field"]) == (400, "source.repository")
     assert wanted[1] in error["message"] and allowed in error["message"]
     assert unknown.status_code == 201
+    assert [response.status_code for response in evasions] == [400] * len(EVASIONS)

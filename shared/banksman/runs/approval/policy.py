@@ -57,9 +57,7 @@ def decide(
     message_text: str,
     fetched_hosts: frozenset[str],
 ) -> Decision:
-    ruled: Decision | None = next(
-        filter(None, (ruling(rule, call, host_of(call.arguments)) for rule in rules)), None
-    )
+    ruled: Decision | None = next(filter(None, (ruling(rule, call) for rule in rules)), None)
     decision = _default(call, definition, message_text, fetched_hosts) if ruled is None else ruled
     if decision != "ask":
         return decision
