@@ -28,13 +28,11 @@ function Resolved({ items, resolved }) {
   return html`<section
     class=${`approval resolved ${outcome}`}
     role="group"
-    aria-label=${t('approval.decided')}
-  >
-    <p class="approval-outcome">
+    aria-label=${t('approval.decided')}>
+    <p class="approval-outcome wrap muted">
       <${Icon}
         name=${outcome === 'approved' ? 'check' : outcome === 'mixed' ? 'shield' : 'close'}
-        size=${16}
-      />
+        size=${16} />
       <strong>${known(`approval.outcome.${outcome}`, outcome)}</strong>
       <span>
         ${by && t('approval.by', { user: by })} ${firstBy && t('approval.firstBy', { user: firstBy })}
@@ -120,9 +118,8 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
     tabindex="-1"
     ref=${card}
     data-approval=${approval.id}
-    onKeyDown=${leaveOnEscape}
-  >
-    <header class="approval-head">
+    onKeyDown=${leaveOnEscape}>
+    <header class="approval-head bar">
       <${Icon} name="shield" size=${18} />
       <div class="approval-title">
         <h2><${Exact} text=${titleOf(items)} /></h2>
@@ -143,8 +140,7 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
               edit=${first ? undefined : edits[item.tool_call_id]}
               onToggleEdit=${() => toggleEdit(item)}
               onEdit=${(/** @type {Draft} */ draft) =>
-                setEdits({ ...edits, [item.tool_call_id]: readEdit(item, draft) })}
-            />`,
+                setEdits({ ...edits, [item.tool_call_id]: readEdit(item, draft) })} />`,
         )}
       </ol>
       ${
@@ -160,11 +156,10 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
             type="text"
             maxlength="2000"
             value=${reason}
-            onInput=${(event) => setReason(event.target.value)}
-          />
+            onInput=${(event) => setReason(event.target.value)} />
         </label>`
       }
-      <div class="approval-more">
+      <div class="approval-more wrap text-s">
         ${
           !first &&
           html`<${Scope} items=${edited} value=${remember} onChange=${setRemember} mayRule=${mayRule} />`
@@ -176,15 +171,14 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
       </div>
     </div>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    <footer class="approval-actions">
+    <footer class="approval-actions wrap">
       ${
         !several &&
         html`<button
           type="button"
           class="button primary"
           disabled=${sending || invalid || waitsForOthers}
-          onClick=${approveAll}
-        >
+          onClick=${approveAll}>
           ${items.length > 1 ? t('approval.approveAll', { count: items.length }) : t('approval.approve')}
           <kbd aria-hidden="true">A</kbd>
         </button>`
@@ -196,8 +190,7 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
           type="button"
           class="button primary"
           disabled=${sending || invalid || undecided > 0}
-          onClick=${() => submit(() => 'approve')}
-        >
+          onClick=${() => submit(() => 'approve')}>
           ${
             undecided > 0
               ? t('approval.undecided', { count: undecided })
@@ -214,8 +207,7 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
               type="button"
               class=${`button consequence ${several && at === 0 ? 'primary' : ''}`}
               disabled=${sending || invalid}
-              onClick=${() => reject(onReject)}
-            >
+              onClick=${() => reject(onReject)}>
               <strong
                 >${t(/** @type {Key} */ (`approval.reject.${onReject}`))}
                 ${at === 0 && !several && html`<kbd aria-hidden="true">R</kbd>`}</strong
@@ -262,5 +254,7 @@ export function Expiry(/** @type {{at: string | null}} */ { at }) {
       : days >= 1
         ? t('approval.expiresDays', { count: days })
         : t('approval.expires', { duration: formatDuration(left) });
-  return html`<span class="expiry" title=${new Date(at).toLocaleString(locale())}>${words}</span>`;
+  return html`<span class="expiry muted text-xs" title=${new Date(at).toLocaleString(locale())}
+    >${words}</span
+  >`;
 }

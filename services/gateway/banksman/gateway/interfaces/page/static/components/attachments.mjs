@@ -18,8 +18,7 @@ export function AttachButton({ onFiles }) {
       name="attach"
       size=${17}
       label=${t('attach.add')}
-      onClick=${() => picker.current?.click()}
-    />
+      onClick=${() => picker.current?.click()} />
     <input ref=${picker} type="file" multiple hidden onChange=${pick} />`;
 }
 
@@ -67,7 +66,7 @@ export function AttachedFiles({ files, onRemove }) {
   return html`<ul class="attached" aria-label=${t('attach.label')}>
     ${files.map(
       (file, at) =>
-        html`<li key=${`${file.name}-${at}`} class="attached-file">
+        html`<li key=${`${file.name}-${at}`} class="attached-file bar text-s">
           ${isImage(file) ? html`<${Thumbnail} file=${file} />` : html`<${Icon} name="file" size=${16} />`}
           <span class="attached-name">${file.name}</span><span class="muted">${formatBytes(file.size)}</span>
           ${
@@ -76,8 +75,7 @@ export function AttachedFiles({ files, onRemove }) {
               name="close"
               size=${14}
               label=${t('attach.remove', { name: file.name })}
-              onClick=${() => onRemove(at)}
-            />`
+              onClick=${() => onRemove(at)} />`
           }
         </li>`,
     )}
@@ -118,8 +116,7 @@ export function FileChip({ class: name = '', ...rest }) {
     type="button"
     class=${`chip ${name}`}
     onClick=${() => (panel.value = 'files')}
-    ...${rest}
-  />`;
+    ...${rest} />`;
 }
 
 /** The content of a message of the user: text, images and files. @param {{content: Content}} properties */

@@ -49,20 +49,17 @@ export function Completion({ text, caret, area, keys, onChosen, onPrompt, onClos
   return html`<ul
     class="completion"
     role="listbox"
-    aria-label=${t(/** @type {Key} */ (`completion.${wanted.kind}`))}
-  >
+    aria-label=${t(/** @type {Key} */ (`completion.${wanted.kind}`))}>
     ${found.map(
       (option, index) =>
         html`<li
           key=${`${option.prompt?.server ?? ''} ${option.name}`}
           role="option"
           aria-selected=${index === at}
-          onPointerDown=${(event) => (event.preventDefault(), choose(option))}
-        >
+          onPointerDown=${(event) => (event.preventDefault(), choose(option))}>
           <${Icon}
             name=${option.prompt ? 'message' : wanted.kind === 'workflow' ? 'workflow' : 'file'}
-            size=${15}
-          /><strong>${option.name}</strong><span>${option.text}</span>
+            size=${15} /><strong>${option.name}</strong><span>${option.text}</span>
         </li>`,
     )}
   </ul>`;

@@ -83,8 +83,7 @@ export function Composer() {
       <div class=${`composer-box ${dropping ? 'dropping' : ''}`}>
         <${AttachedFiles}
           files=${files}
-          onRemove=${(/** @type {number} */ at) => setFiles(files.filter((_, other) => other !== at))}
-        />
+          onRemove=${(/** @type {number} */ at) => setFiles(files.filter((_, other) => other !== at))} />
         ${
           completing &&
           html`<${Completion}
@@ -94,8 +93,7 @@ export function Composer() {
             keys=${keys}
             onChosen=${complete}
             onPrompt=${setPrompt}
-            onClose=${() => setClosedAt(text)}
-          />`
+            onClose=${() => setClosedAt(text)} />`
         }
         <textarea
           id="composer"
@@ -107,19 +105,17 @@ export function Composer() {
           value=${text}
           onInput=${(event) => (outbox.draft.value = event.target.value)}
           onKeyDown=${onKeyDown}
-          onPaste=${onPaste}
-        />
-        <div class="composer-row">
+          onPaste=${onPaste} />
+        <div class="composer-row bar">
           <${AttachButton} onFiles=${add} />
           <button type="button" class="toggle to-workflows" onClick=${() => (runs.form.value = true)}>
             <${Icon} name="workflow" size=${16} /><span>${t('workflow.title')}</span>
           </button>
           <${ModelButton}
             value=${outbox.model.value}
-            onChange=${(/** @type {string | null} */ model) => (outbox.model.value = model)}
-          />
+            onChange=${(/** @type {string | null} */ model) => (outbox.model.value = model)} />
           ${open && html`<${ModeChoice} mode=${mode} onMode=${setMode} />`}
-          <span class="composer-hint" aria-hidden="true"
+          <span class="composer-hint muted text-xs" aria-hidden="true"
             >${parts('composer.enter', { key: html`<kbd>Enter</kbd>` })}</span
           >
           ${
@@ -129,14 +125,12 @@ export function Composer() {
                   label=${t('composer.stop')}
                   class="icon-button send"
                   disabled=${open.cancelling}
-                  onClick=${() => runs.cancel(open.id)}
-                />`
+                  onClick=${() => runs.cancel(open.id)} />`
               : html`<button
                   class="icon-button send"
                   aria-label=${t('composer.send')}
                   title=${t('composer.send')}
-                  disabled=${!text.trim() && !files.length}
-                >
+                  disabled=${!text.trim() && !files.length}>
                   <${Icon} name="send" size=${18} />
                 </button>`
           }
@@ -169,7 +163,7 @@ function AssistantHint() {
   const { navigation, outbox } = useStore();
   const assistant = outbox.assistant.value;
   if (!assistant || navigation.currentId.value) return null;
-  return html`<p class="continuing-hint">
+  return html`<p class="continuing-hint wrap soft text-s">
     <${Icon} name="assistant" size=${15} /><${AssistantName} assistant=${assistant} />
     <${LinkButton} onClick=${() => (outbox.assistant.value = null)}>${t('assistant.notBeginning')}<//>
   </p>`;
@@ -187,7 +181,7 @@ function ContinuingHint() {
   const { navigation, outbox } = useStore();
   const continuing = outbox.continuing.value;
   if (!continuing || continuing.conversationId !== navigation.currentId.value) return null;
-  return html`<p class="continuing-hint">
+  return html`<p class="continuing-hint wrap soft text-s">
     <${Icon} name="branch" size=${15} /><span>${t('versions.continuing')}</span>
     <${LinkButton} onClick=${() => (outbox.continuing.value = null)}>${t('versions.notContinuing')}<//>
   </p>`;
@@ -202,7 +196,7 @@ function ApprovalHint(/** @type {{conversation: Conversation | null}} */ { conve
     card?.scrollIntoView({ block: 'center', behavior: 'smooth' });
     card?.focus({ preventScroll: true });
   };
-  return html`<button type="button" class="approval-hint" onClick=${show}>
+  return html`<button type="button" class="approval-hint bar text-s" onClick=${show}>
     <${Icon} name="shield" size=${16} />
     <span>${t('composer.waiting', { count: waiting.length })}</span>
     <strong>${t('composer.review')}</strong>

@@ -166,6 +166,7 @@ export const Code = memo(function Code(/** @type {CodeProperties} */ { language,
   const source = useMemo(() => cutLines(whole), [whole]);
   const colours = useColours(language, source);
   const isPart = colours.markup !== null && source.startsWith(colours.source);
+  const rest = source.slice(colours.source.length);
   return html`<figure class="code">
     <figcaption>
       <span>${label ?? (language || 'text')}</span
@@ -175,9 +176,7 @@ export const Code = memo(function Code(/** @type {CodeProperties} */ { language,
 ${
         isPart
           ? html`<code class="hljs"
-              ><span
-                dangerouslySetInnerHTML=${{ __html: colours.markup }}
-              />${source.slice(colours.source.length)}</code
+              ><span dangerouslySetInnerHTML=${{ __html: colours.markup }} />${rest}</code
             >`
           : html`<code>${source}</code>`
       }</pre>
@@ -235,8 +234,7 @@ const Diagram = memo(function Diagram(/** @type {{source: string}} */ { source }
         width=${picture.width}
         height=${picture.height}
         style=${{ minWidth: `${Math.min(picture.width, LEGIBLE_WIDTH_PX)}px` }}
-        alt=${t('content.diagram', { source })}
-      />
+        alt=${t('content.diagram', { source })} />
     </div>
     <figcaption><${CopyButton} text=${source} label=${t('content.copyDiagram')} /></figcaption>
   </figure>`;

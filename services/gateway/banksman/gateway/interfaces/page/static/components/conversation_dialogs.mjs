@@ -37,8 +37,7 @@ function LabelDialog({ id, labels, onClose }) {
     title=${t('conversation.labels')}
     label=${t('app.save')}
     onSubmit=${submit}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     <${TextField} label=${t('conversation.labelsText')} value=${value} onChange=${setValue} maxlength="400"
       >${
         others.length > 0 &&
@@ -63,15 +62,13 @@ function RenameDialog({ id, title, onClose }) {
     label=${t('conversation.rename')}
     disabled=${!value.trim()}
     onSubmit=${submit}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     <${TextField}
       label=${t('conversation.title')}
       value=${value}
       onChange=${setValue}
       maxlength="200"
-      field=${input}
-    />
+      field=${input} />
   <//>`;
 }
 
@@ -83,8 +80,7 @@ function DeleteDialog({ id, title, onClose }) {
     label=${t('app.delete')}
     danger
     onSubmit=${() => (conversations.remove(id), onClose())}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     <p>${parts('conversation.deleteQuestion', { title: html`<strong>${title}</strong>` })}</p>
   <//>`;
 }

@@ -18,7 +18,7 @@ export function Diff({ path, before, after, patch }) {
     [before, after, patch],
   );
   return html`<div class="diff">
-    <p class="diff-head">
+    <p class="diff-head wrap muted text-xs">
       <code><${Exact} text=${path} /></code>
       <span>${t(before === null ? 'approval.newFile' : 'approval.changed')}</span>
       <span class="added">+${added}</span> <span class="removed">−${removed}</span>

@@ -39,8 +39,7 @@ export function LateInput({ value, onChange, ...control }) {
     value=${typed}
     onInput=${(/** @type {PageEvent} */ event) => setTyped(event.target.value)}
     onChange=${(/** @type {PageEvent} */ event) => onChange(event.target.value)}
-    ...${control}
-  />`;
+    ...${control} />`;
 }
 
 /** @param {Field<string> & {options: [string, Shown, object?][]}} properties `options`: values with their texts, and attributes */
@@ -63,8 +62,7 @@ export function Box({ label, value, onChange, ...control }) {
       type="checkbox"
       checked=${value}
       onChange=${(event) => onChange(event.target.checked)}
-      ...${control}
-    />${label}</label
+      ...${control} />${label}</label
   >`;
 }
 
@@ -85,8 +83,7 @@ export function Filters({ values, children }) {
       type="button"
       class="button filters-button"
       aria-expanded=${isOpen}
-      onClick=${() => setOpen(!isOpen)}
-    >
+      onClick=${() => setOpen(!isOpen)}>
       <${Icon} name="search" size=${15} />${t('app.filters')}${count > 0 && ` (${count})`}
     </button>
     <div class=${isOpen ? 'filters' : 'filters folded'} role="search">${children}</div>`;

@@ -18,15 +18,14 @@ export function FileField({ field, common, value, onChange }) {
     event.target.value = '';
     return run(() => toasts.attempt(async () => onChange(field.name, await workspace.storeFile(file))));
   };
-  return html`<div class="file-field">
+  return html`<div class="file-field bar">
     <input
       ...${common}
       type="text"
       list=${`${common.id}-paths`}
       placeholder=${t('form.path')}
       value=${value}
-      onInput=${(event) => onChange(field.name, event.target.value)}
-    />
+      onInput=${(event) => onChange(field.name, event.target.value)} />
     <datalist id=${`${common.id}-paths`}>
       ${page?.items.map(({ path }) => html`<option value=${path} />`)}
     </datalist>
@@ -34,8 +33,7 @@ export function FileField({ field, common, value, onChange }) {
       name="upload"
       label=${t('form.upload', { label: field.label })}
       disabled=${busy}
-      onClick=${() => picker.current?.click()}
-    />
+      onClick=${() => picker.current?.click()} />
     <input ref=${picker} type="file" hidden onChange=${upload} />
   </div>`;
 }

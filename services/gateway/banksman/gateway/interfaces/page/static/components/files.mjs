@@ -40,9 +40,8 @@ export function FilePanel() {
     ref=${panel}
     onDragOver=${(event) => event.preventDefault()}
     onDrop=${drop}
-    onKeyDown=${onKeyDown}
-  >
-    <header class="panel-head">
+    onKeyDown=${onKeyDown}>
+    <header class="panel-head bar">
       ${
         opened && html`<${IconButton} name="back" label=${t('files.all')} onClick=${() => setOpened(null)} />`
       }
@@ -52,8 +51,7 @@ export function FilePanel() {
           ? html`<${IconButton}
               name="download"
               label=${t('files.download')}
-              onClick=${() => files.download(opened.path)}
-            />`
+              onClick=${() => files.download(opened.path)} />`
           : html`<${ListActions} files=${files} />`
       }
       <${IconButton} name="close" label=${t('files.close')} onClick=${close} />

@@ -20,7 +20,7 @@ export function Header() {
   );
   return html`<header class="header">
     <${ListButton} />
-    <div class="header-title">
+    <div class="header-title grow">
       <h1>${title}</h1>
       ${conversation && html`<${Limited} id=${conversation.id} listed=${listed} />`}
       ${
@@ -31,14 +31,13 @@ export function Header() {
         listed?.assistant && listed.assistant !== 'default' && html`<${AssistantOf} id=${listed.assistant} />`
       }
     </div>
-    <div class="header-actions">
+    <div class="header-actions bar">
       <${Action}
         icon="details"
         text=${t('header.details')}
         aria-pressed=${store.settings.details.value}
         title=${t('header.detailsTitle')}
-        onClick=${() => store.settings.toggleDetails()}
-      />
+        onClick=${() => store.settings.toggleDetails()} />
       ${
         conversation &&
         html`<${Action}
@@ -46,12 +45,10 @@ export function Header() {
             text=${t('header.files')}
             aria-pressed=${store.navigation.panel.value === 'files'}
             title=${t('header.filesTitle')}
-            onClick=${() => togglePanel(store)}
-          />
+            onClick=${() => togglePanel(store)} />
           <${Menu}
             label=${t('conversation.actions')}
-            items=${menuOf(store, listed ?? { conversation_id: conversation.id }, setDialog)}
-          />`
+            items=${menuOf(store, listed ?? { conversation_id: conversation.id }, setDialog)} />`
       }
     </div>
     ${
@@ -59,8 +56,7 @@ export function Header() {
       html`<${ConversationDialog}
         dialog=${dialog}
         item=${{ ...listed, conversation_id: conversation?.id, title }}
-        onClose=${() => setDialog(null)}
-      />`
+        onClose=${() => setDialog(null)} />`
     }
   </header>`;
 }

@@ -15,7 +15,7 @@ export function ImportedDialog() {
   return html`<${Dialog} title=${t('import.result')} onClose=${close} wide>
     <div class="dialog-body">
       <p role="status">${t('import.count', { count, all: items.length })}</p>
-      <ul class="imported">
+      <ul class="imported stack anywhere">
         ${items.map((item) => html`<${Item} item=${item} onOpen=${close} />`)}
       </ul>
     </div>
@@ -34,10 +34,10 @@ function Item({ item, onOpen }) {
         ? html`<a href=${addressOf('chat', item.conversation_id)} onClick=${onOpen}>${title}</a>`
         : html`<strong>${title}</strong>`
     }
-    ${!item.error && html`<span class="imported-facts">${t('import.runs', { count: item.runs })}</span>`}
+    ${!item.error && html`<span class="soft text-m">${t('import.runs', { count: item.runs })}</span>`}
     ${
       missing.length > 0 &&
-      html`<p class="imported-facts">${t('import.leftOut', { parts: missing.join(', ') })}</p>`
+      html`<p class="soft text-m">${t('import.leftOut', { parts: missing.join(', ') })}</p>`
     }
     ${item.error && html`<p class="imported-error">${t('import.failed', { reason: item.error })}</p>`}
   </li>`;

@@ -39,13 +39,12 @@ export function ApprovalList({ requests, keys = false }) {
             request=${request}
             chosen=${chosen.has(request.id)}
             several=${requests.length > 1}
-            onChoose=${() => toggle(request.id)}
-          />`,
+            onChoose=${() => toggle(request.id)} />`,
       )}
     </ul>
     ${
       marked.length > 0 &&
-      html`<div class="inbox-bar" role="group" aria-label=${t('inbox.chosen', { count: marked.length })}>
+      html`<div class="inbox-bar wrap" role="group" aria-label=${t('inbox.chosen', { count: marked.length })}>
         <span>${t('inbox.chosen', { count: marked.length })}</span>
         <button type="button" class="button primary" onClick=${() => decideAll('approve')}>
           ${t('inbox.approveChosen', { count: marked.length })}
@@ -68,7 +67,7 @@ function Request({ request, chosen, several, onChoose }) {
   const title = request.title || t('conversation.untitled');
   const since = formatWhen(request.requestedAt);
   return html`<li class="inbox-item" data-request=${request.id}>
-    <div class="inbox-head">
+    <div class="inbox-head wrap">
       ${
         several &&
         html`<label class="inbox-choose"

@@ -49,8 +49,7 @@ function Form({ schema, onSubmit, beside }) {
       schema=${schema}
       submitLabel=${t('input.submit')}
       onSubmit=${onSubmit}
-      beside=${beside}
-    />`;
+      beside=${beside} />`;
   const wrapped = {
     type: 'object',
     properties: { value: { title: t('app.value'), ...schema } },
@@ -59,8 +58,7 @@ function Form({ schema, onSubmit, beside }) {
   return html`<${SchemaForm}
     schema=${wrapped}
     submitLabel=${t('input.submit')}
-    onSubmit=${(/** @type {{value: unknown}} */ { value }) => onSubmit(value)}
-  />`;
+    onSubmit=${(/** @type {{value: unknown}} */ { value }) => onSubmit(value)} />`;
 }
 
 /**

@@ -39,8 +39,7 @@ export function Login() {
         autocomplete="current-password"
         autofocus
         value=${token}
-        onInput=${(event) => setToken(event.target.value)}
-      />
+        onInput=${(event) => setToken(event.target.value)} />
       <button class="button primary" disabled=${!token.trim()}>${t('login.submit')}</button>
       ${optional && html`<${LinkButton} onClick=${() => session.reconnect()}>${t('login.without')}<//>`}
     </form>

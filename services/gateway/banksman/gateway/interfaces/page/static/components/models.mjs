@@ -25,8 +25,7 @@ export function ModelButton({ value, onChange, label = t('models.choose'), optio
       aria-label=${`${label}: ${value ?? t('models.default')}`}
       title=${label}
       onClick=${() => setOpen(true)}
-      ...${rest}
-    >
+      ...${rest}>
       <${Icon} name="model" size=${16} /><span
         >${value ? value.slice(value.indexOf(':') + 1) : t('models.default')}</span
       >
@@ -37,8 +36,7 @@ export function ModelButton({ value, onChange, label = t('models.choose'), optio
         value=${value}
         optional=${optional}
         onChoose=${choose}
-        onClose=${() => setOpen(false)}
-      />`
+        onClose=${() => setOpen(false)} />`
     }`;
 }
 
@@ -64,8 +62,7 @@ function ModelDialog({ value, optional, onChoose, onClose }) {
         aria-label=${t('models.find')}
         placeholder=${t('models.find')}
         value=${query}
-        onInput=${(event) => setQuery(event.target.value)}
-      />
+        onInput=${(event) => setQuery(event.target.value)} />
       <${Reading} of=${read} />
       <ul>
         ${

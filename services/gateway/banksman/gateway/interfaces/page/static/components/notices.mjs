@@ -83,14 +83,13 @@ export function Toasts() {
   return html`<div class="toasts" role="alert">
     ${toasts.items.value.map(
       (toast) =>
-        html`<div class=${`toast ${toast.tone}`} key=${toast.key}>
+        html`<div class=${`toast bar text-m card ${toast.tone}`} key=${toast.key}>
           <span>${toast.text}</span>
           <${IconButton}
             name="close"
             label=${t('notices.dismiss')}
             size=${16}
-            onClick=${() => toasts.dismiss(toast.key)}
-          />
+            onClick=${() => toasts.dismiss(toast.key)} />
         </div>`,
     )}
   </div>`;

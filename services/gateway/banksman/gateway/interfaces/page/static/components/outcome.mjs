@@ -30,7 +30,7 @@ export function Activity({ run }) {
   const waiting = run.entries.some(
     (entry) => (entry.kind === 'approval' || entry.kind === 'input') && !entry.resolved,
   );
-  return html`<div class=${`activity ${waiting ? 'waiting' : ''}`} role="status">
+  return html`<div class=${`activity bar soft text-m ${waiting ? 'waiting' : ''}`} role="status">
     ${
       waiting
         ? html`<${Icon} name="shield" size=${16} />`
@@ -40,7 +40,7 @@ export function Activity({ run }) {
     ${
       elapsed >= 3000 &&
       !waiting &&
-      html`<span class="timing" aria-hidden="true">${formatDuration(elapsed)}</span>`
+      html`<span class="timing muted text-xs" aria-hidden="true">${formatDuration(elapsed)}</span>`
     }
     <${StopButton} run=${run} />
   </div>`;
@@ -84,7 +84,7 @@ export function Outcome({ run, isLast, place }) {
       </div>`
     }
     <${Sources} run=${run} />
-    <div class="reply-tools">
+    <div class="reply-tools wrap muted text-xs">
       ${textOf(run) && html`<${CopyButton} text=${() => textOf(run)} label=${t('timeline.copyMessage')} />`}
       ${
         again &&
@@ -98,8 +98,7 @@ export function Outcome({ run, isLast, place }) {
           name="branch"
           size=${15}
           label=${t('versions.continue')}
-          onClick=${() => outbox.continueAfter(run.id)}
-        />`
+          onClick=${() => outbox.continueAfter(run.id)} />`
       }
       <a href=${addressOf('runs', run.id)} title=${usageParts(run).join(' · ')}>
         <${Icon} name="info" size=${15} /><span class="visually-hidden">${t('run.open')}</span

@@ -62,7 +62,7 @@ export function Palette({ onClose }) {
     else run(found[at]);
   };
   return html`<${Dialog} title=${t('palette.title')} onClose=${onClose} kind="fixed">
-    <div class="palette">
+    <div class="palette stack">
       <input
         type="text"
         role="combobox"
@@ -75,8 +75,7 @@ export function Palette({ onClose }) {
         autofocus
         value=${query}
         onInput=${(event) => (setQuery(event.target.value), setAt(0))}
-        onKeyDown=${onKeyDown}
-      />
+        onKeyDown=${onKeyDown} />
       <div id="palette-list" role="listbox" aria-label=${t('palette.title')} tabindex="-1" ref=${list}>
         ${groups.map(
           ([key, members]) =>
@@ -89,8 +88,7 @@ export function Palette({ onClose }) {
                     at=${found.indexOf(command)}
                     selected=${at}
                     onRun=${run}
-                    onSelect=${setAt}
-                  />`,
+                    onSelect=${setAt} />`,
               )}
             </div>`,
         )}
@@ -108,8 +106,7 @@ function Option({ command, at, selected, onRun, onSelect }) {
     role="option"
     aria-selected=${at === selected}
     onClick=${() => onRun(command)}
-    onPointerMove=${() => onSelect(at)}
-  >
+    onPointerMove=${() => onSelect(at)}>
     <${Icon} name=${command.icon} size=${16} /><span>${command.label}</span>
     ${command.detail && html`<small>${command.detail}</small>`}
   </div>`;

@@ -51,16 +51,16 @@ export function RepositoryDialog(/** @type {{onClose: () => void}} */ { onClose 
     title=${t('welcome.repository')}
     label=${t('repository.begin')}
     onSubmit=${submit}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     <p class="muted">${t('repository.intro')}</p>
     <label class="form-field"
       ><span>${t('repository.archive')}</span
       ><input
         type="file"
         accept=".zip,.tar,.tgz,.tar.gz,.tar.bz2,.tar.xz"
-        onChange=${(/** @type {PageEvent} */ event) => setArchive(event.target.files?.[0] ?? null)}
-      /><small>${t('repository.archiveText')}</small></label
+        onChange=${(/** @type {PageEvent} */ event) => setArchive(event.target.files?.[0] ?? null)} /><small
+        >${t('repository.archiveText')}</small
+      ></label
     >
     ${field(
       'repository',

@@ -68,16 +68,14 @@ export const Run = memo(function Run(/** @type {RunProperties} */ properties) {
     class=${always ? 'run' : drawn ? 'run settled' : 'run far'}
     data-run=${run.id}
     data-status=${run.status}
-    ref=${box}
-  >
+    ref=${box}>
     ${
       drawn &&
       html`<${RunContent}
         run=${run}
         place=${hasVersions ? { run, parent, at, versions: versions.split(' ') } : null}
         details=${details}
-        isLast=${isLast}
-      />`
+        isLast=${isLast} />`
     }
   </section>`;
 });
@@ -113,8 +111,7 @@ function RunContent({ run, place, details, isLast }) {
             key=${`${entry.kind}-${entry.id}`}
             entry=${entry}
             run=${run}
-            onExpand=${() => setExpanded(true)}
-          />`,
+            onExpand=${() => setExpanded(true)} />`,
       )}
       ${
         expanded &&
@@ -157,7 +154,7 @@ function Entry({ entry, run, onExpand }) {
         ? html`<${UserMessage} id=${entry.id} content=${entry.text} />`
         : html`<${AssistantMessage} entry=${entry} />`;
     case 'reasoning':
-      return html`<details class="reasoning">
+      return html`<details class="reasoning muted text-s">
         <summary><${Icon} name="brain" size=${15} />${thoughtFor(entry)}</summary>
         <p>${entry.text}${entry.more && html`<em> ${t('timeline.reasoningCut')}</em>`}</p>
       </details>`;
@@ -182,7 +179,7 @@ function Entry({ entry, run, onExpand }) {
 function UserMessage({ id, content, at, queued, children }) {
   return html`<article class="turn user" data-message=${id} aria-label=${t('timeline.you')}>
     <${MessageContent} content=${content} />
-    <div class="turn-meta">
+    <div class="turn-meta bar">
       ${children}${(queued || at) && html`<span>${queued ? t('timeline.queued') : formatWhen(at)}</span>`}
     </div>
   </article>`;
@@ -198,8 +195,7 @@ const AssistantMessage = memo(function AssistantMessage(/** @type {{entry: Messa
     class="turn assistant"
     aria-label=${t('timeline.agent')}
     data-message=${entry.id}
-    data-complete=${entry.complete}
-  >
+    data-complete=${entry.complete}>
     ${
       value === undefined
         ? html`<${Markdown} text=${entry.text} streaming=${!entry.complete} />`
@@ -240,7 +236,7 @@ function Calls({ group, run, onExpand }) {
   const needs =
     calls.some(({ result }) => result?.content?.sign_in) && html`<${SignInNeeded} calls=${calls} />`;
   if (shown) {
-    return html`<div class="tools">
+    return html`<div class="tools card">
       ${calls.map((call) => html`<${ToolCard} key=${call.id} call=${call} runId=${runId} />`)} ${needs}
     </div>`;
   }
@@ -252,7 +248,11 @@ function Calls({ group, run, onExpand }) {
   const running = calls.some(
     (call, at) => call.status === 'running' || (!call.result && (waits < 0 || at < waits)),
   );
-  return html`<button type="button" class="calls-line" onClick=${onExpand} aria-expanded="false">
+  return html`<button
+      type="button"
+      class="calls-line bar muted text-s"
+      onClick=${onExpand}
+      aria-expanded="false">
       ${running ? html`<span class="spinner" />` : html`<${Icon} name="chevron" size=${14} />`}
       <span>${t('timeline.calls', { count: calls.length, tools: toolCounts(calls) })}</span>
       ${marks.map(({ kind, text }) => html`<span class=${`status ${kind}`}>${text}</span>`)}
@@ -282,8 +282,7 @@ function ChangedFiles(/** @type {Changed} */ { paths, more }) {
         ({ path, change }) =>
           html`<${FileChip}
             class=${change}
-            title=${t('timeline.change', { change: known(`timeline.change.${change}`, change), path })}
-          >
+            title=${t('timeline.change', { change: known(`timeline.change.${change}`, change), path })}>
             <span>${CHANGE_SIGNS[change] ?? ''}</span>${path}
           <//>`,
       )}

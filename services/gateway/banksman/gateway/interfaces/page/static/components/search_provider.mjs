@@ -17,7 +17,7 @@ const TITLES = { brave: 'Brave', tavily: 'Tavily', searxng: 'SearXNG' };
 export function SearchProvider() {
   const { api } = useStore();
   const { value: stored, error, read } = useRead(() => api.call('search_provider.read'));
-  return html`<section class="assistant-part" aria-label=${t('search.title')}>
+  return html`<section class="assistant-part stack" aria-label=${t('search.title')}>
     <h2>${t('search.title')}</h2>
     <p class="muted">${t('search.text')}</p>
     <${FormError} error=${error} />
@@ -64,8 +64,7 @@ function ProviderForm({ stored, onChanged }) {
       label=${t('search.provider')}
       value=${provider}
       onChange=${setProvider}
-      options=${[...none, ...Object.entries(TITLES)]}
-    />
+      options=${[...none, ...Object.entries(TITLES)]} />
     ${
       provider === 'searxng' &&
       html`<${TextField}
@@ -74,8 +73,7 @@ function ProviderForm({ stored, onChanged }) {
         onChange=${setUrl}
         type="url"
         required
-        placeholder=${'https://…/search'}
-      />`
+        placeholder=${'https://…/search'} />`
     }
     ${
       provider &&
@@ -83,8 +81,7 @@ function ProviderForm({ stored, onChanged }) {
         value=${key}
         onChange=${setKey}
         required=${provider !== 'searxng' && !isKept}
-        kept=${isKept}
-      />`
+        kept=${isKept} />`
     }
     <${FormError} error=${error} />
     ${

@@ -47,8 +47,7 @@ function PeopleForm({ id, title, people, users, onClose }) {
     title=${t('share.title')}
     label=${t('app.save')}
     onSubmit=${submit}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     <${Choice}
       label=${t('share.who', { title })}
       value=${isLimited ? 'some' : 'all'}
@@ -56,8 +55,7 @@ function PeopleForm({ id, title, people, users, onClose }) {
       options=${[
         ['all', t('share.everyone', { tenant: tenant ?? '' })],
         ['some', t('share.only')],
-      ]}
-    />
+      ]} />
     ${
       isLimited &&
       html`<fieldset class="form-field rights">
@@ -66,16 +64,14 @@ function PeopleForm({ id, title, people, users, onClose }) {
             label=${t('share.you', { user: user ?? '' })}
             value=${true}
             disabled
-            onChange=${() => {}}
-          />
+            onChange=${() => {}} />
           ${known.map(
             (one) =>
               html`<${Check}
                 key=${one}
                 label=${one}
                 value=${chosen.includes(one)}
-                onChange=${() => toggle(one)}
-              />`,
+                onChange=${() => toggle(one)} />`,
           )}
         </fieldset>
         <${TextField} label=${t('share.others')} value=${others} onChange=${setOthers} maxlength="2000" />

@@ -33,8 +33,7 @@ export function Sidebar() {
         name="close"
         label=${t('sidebar.close')}
         onClick=${() => (store.navigation.sidebar.value = false)}
-        class="icon-button narrow-only"
-      />
+        class="icon-button narrow-only" />
     </div>
     <button type="button" class="button new" onClick=${() => newConversation(store)}>
       <${Icon} name="plus" size=${16} />${t('sidebar.new')}
@@ -60,12 +59,17 @@ export function Sidebar() {
     }
     ${
       error &&
-      html`<p class="sidebar-note">
+      html`<p class="sidebar-note muted text-s">
         ${error}
         <${LinkButton} onClick=${() => store.list.refresh()}>${t('app.tryAgain')}<//>
       </p>`
     }
-    ${!error && !loading && !groups.length && html`<p class="sidebar-note">${t('sidebar.empty')}</p>`}
+    ${
+      !error &&
+      !loading &&
+      !groups.length &&
+      html`<p class="sidebar-note muted text-s">${t('sidebar.empty')}</p>`
+    }
     <${Import} />
     <${Account} />
   </nav>`;
@@ -114,13 +118,12 @@ function LabelChoice() {
   const { list } = useStore();
   const { label } = list.state.value;
   if (!list.labels.value.length) return null;
-  return html`<label class="label-choice">
+  return html`<label class="label-choice bar muted">
     <${Icon} name="tag" size=${15} />
     <select
       aria-label=${t('sidebar.label.choose')}
       value=${label ?? ''}
-      onChange=${(/** @type {any} */ event) => list.showLabel(event.target.value || null)}
-    >
+      onChange=${(/** @type {any} */ event) => list.showLabel(event.target.value || null)}>
       <option value="">${t('sidebar.label.all')}</option>
       ${list.labels.value.map((/** @type {string} */ name) => html`<option value=${name}>${name}</option>`)}
     </select>
@@ -201,8 +204,7 @@ function Import() {
     accept=".json,.zip,application/json,application/zip"
     aria-label=${t('import.title')}
     hidden
-    onChange=${choose}
-  />`;
+    onChange=${choose} />`;
 }
 
 export function chooseImport() {
@@ -220,8 +222,7 @@ function Item(/** @type {{item: Row}} */ { item }) {
     <a
       href=${`#/c/${id}`}
       aria-current=${current ? 'page' : undefined}
-      title=${[title, formatWhen(item.updated_at)].filter(Boolean).join(' · ')}
-    >
+      title=${[title, formatWhen(item.updated_at)].filter(Boolean).join(' · ')}>
       <span class="conversation-title">${title}</span>
       ${item.people && html`<${Lock} people=${item.people} />`}
       ${(item.labels ?? []).map(
@@ -233,8 +234,7 @@ function Item(/** @type {{item: Row}} */ { item }) {
           class=${`dot ${state}`}
           role="img"
           aria-label=${t(`sidebar.${state}`)}
-          title=${t(`sidebar.${state}`)}
-        />`
+          title=${t(`sidebar.${state}`)} />`
       }
     </a>
     <${Menu} label=${t('sidebar.actions', { title })} items=${menuOf(store, item, setDialog)} />
@@ -276,7 +276,7 @@ function Account() {
   return html`<footer class="account">
     <${Menu} label=${t('sidebar.accountOf', { name })} items=${accountItems(store)} up>
       <span class="avatar" data-letter=${name[0].toUpperCase()} />
-      <span class="account-name">${name}</span>
+      <span class="account-name grow">${name}</span>
       <${Icon} name="expand" size=${14} />
     <//>
   </footer>`;

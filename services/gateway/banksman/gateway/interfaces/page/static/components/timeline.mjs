@@ -43,8 +43,7 @@ export function Timeline() {
       role="log"
       aria-live="polite"
       aria-label=${t('timeline.label')}
-      aria-busy=${Boolean(streaming)}
-    >
+      aria-busy=${Boolean(streaming)}>
       ${!conversation && !sent.length && html`<${Welcome} />`}
       ${conversation?.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
       ${
@@ -72,8 +71,7 @@ export function Timeline() {
               versions=${at === 0 && conversation?.earlier ? '' : place.versions.join(' ')}
               details=${store.settings.details.value}
               isLast=${at === path.length - 1}
-              isFound=${found?.run === place.run}
-            />${
+              isFound=${found?.run === place.run} />${
               between.has(place.run.id) &&
               html`<${Between} conversation=${conversation} after=${place.run.id} />`
             }
@@ -83,7 +81,7 @@ export function Timeline() {
     </div>
     ${
       follow.away &&
-      html`<button type="button" class="to-end" onClick=${follow.toEnd}>
+      html`<button type="button" class="to-end bar text-s card" onClick=${follow.toEnd}>
         <${Icon} name="down" size=${15} />${t('timeline.latest')}
       </button>`
     }

@@ -28,12 +28,15 @@ export const ToolCard = memo(function ToolCard(/** @type {{call: Call, runId: st
   return html`<section
     class=${`tool ${status}`}
     role="group"
-    aria-label=${t('tool.label', { name: call.name })}
-  >
-    <button type="button" class="tool-head" aria-expanded=${open} onClick=${() => setOpen(!open)}>
+    aria-label=${t('tool.label', { name: call.name })}>
+    <button
+      type="button"
+      class="tool-head bar soft text-s"
+      aria-expanded=${open}
+      onClick=${() => setOpen(!open)}>
       <${Icon} name=${toolIcon(call.name)} size=${16} />
       <span class="tool-name"><${Exact} text=${call.name} /></span>
-      <code class="tool-summary"><${Exact} text=${summaryOf(call)} /></code>
+      <code class="tool-summary grow muted"><${Exact} text=${summaryOf(call)} /></code>
       <${Timing} call=${call} />
       <span class=${`status ${status}`}>${known(`tool.status.${status}`, status)}</span>
       <${Icon} name="chevron" size=${14} />
@@ -84,16 +87,16 @@ function lastLines(/** @type {string} */ output) {
 function Timing(/** @type {{call: Call}} */ { call }) {
   const elapsed = useElapsed(call.startedAt, call.status === 'running');
   if (call.result?.duration_ms)
-    return html`<span class="timing">${formatDuration(call.result.duration_ms)}</span>`;
+    return html`<span class="timing muted text-xs">${formatDuration(call.result.duration_ms)}</span>`;
   return call.status === 'running' && elapsed >= 1000
-    ? html`<span class="timing">${formatDuration(elapsed)}</span>`
+    ? html`<span class="timing muted text-xs">${formatDuration(elapsed)}</span>`
     : null;
 }
 
 function Arguments(/** @type {{call: Call}} */ { call }) {
   const text = JSON.stringify(call.arguments, null, 2);
   return html`<div class="field">
-    <div class="field-head">
+    <div class="field-head muted text-xs">
       <span>${t(call.edited ? 'tool.argumentsEdited' : 'tool.arguments')}</span><${CopyButton} text=${text} />
     </div>
     <pre tabindex="0"><${Exact} text=${cutLines(text)} /></pre>
@@ -115,7 +118,7 @@ function Output(/** @type {{call: Call, runId: string}} */ { call, runId }) {
             ([label, text]) => html`<${OutputText} label=${label} text=${text} />`,
           )
     }
-    <p class="tool-facts">
+    <p class="tool-facts muted text-xs">
       ${
         exitCode !== null &&
         exitCode !== undefined &&
@@ -153,7 +156,7 @@ function sections(content) {
 
 export function OutputText(/** @type {{label: string, text: string}} */ { label, text }) {
   return html`<div class="field">
-    <div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div>
+    <div class="field-head muted text-xs"><span>${label}</span><${CopyButton} text=${text} /></div>
     <pre tabindex="0">
 ${coloured(cutLines(text)).map(
         (piece) => html`<span class=${piece.style}><${Exact} text=${piece.text} /></span>`,
@@ -209,7 +212,7 @@ export function Sources({ run }) {
   const found = foundOf(run);
   return html`${
     urls.length > 0 &&
-    html`<p class="sources">
+    html`<p class="sources wrap muted text-s">
       <span>${t('timeline.sources')}</span>${urls.map(
         (url) =>
           html`<a key=${url} href=${url} title=${url} target="_blank" rel="noreferrer noopener"
@@ -230,7 +233,7 @@ export function Sources({ run }) {
 function FoundPages(
   /** @type {{pages: {title?: string, url: string, snippet?: string, date?: string}[]}} */ { pages },
 ) {
-  return html`<ol class="found">
+  return html`<ol class="found stack text-s">
     ${pages.map(
       ({ title, url, snippet, date }) =>
         html`<li key=${url}>

@@ -62,8 +62,7 @@ export function IconButton({ name, label, onClick, pressed, disabled, size, ...r
     aria-pressed=${pressed}
     disabled=${disabled}
     onClick=${onClick}
-    ...${rest}
-  >
+    ...${rest}>
     <${Icon} name=${name} size=${size} />
   </button>`;
 }
@@ -105,8 +104,7 @@ export function ListButton() {
     name="menu"
     label=${t('sidebar.label')}
     class="icon-button narrow-only"
-    onClick=${show}
-  />`;
+    onClick=${show} />`;
 }
 
 export function CopyButton(
@@ -123,8 +121,7 @@ export function CopyButton(
     class="copy"
     onClick=${copy}
     aria-label=${copied ? t('app.copied') : label}
-    title=${label}
-  >
+    title=${label}>
     <${Icon} name=${copied ? 'check' : 'copy'} size=${15} /><span
       >${t(copied ? 'app.copied' : 'app.copy')}</span
     >
@@ -176,8 +173,7 @@ export function Dialog({ title, onClose, children, wide, kind = wide ? 'wide' : 
       event.preventDefault();
       onClose();
     }}
-    onClick=${closeOnBackdrop}
-  >
+    onClick=${closeOnBackdrop}>
     <div class="dialog-frame">
       <header class="dialog-head">
         <h2>${title}</h2>
@@ -222,8 +218,7 @@ export function Menu({ label, items, up, children }) {
     class="menu"
     ref=${root}
     onKeyDown=${open ? onKeyDown : undefined}
-    onFocusOut=${onFocusOut}
-  >
+    onFocusOut=${onFocusOut}>
     <button
       type="button"
       class=${children ? 'menu-button' : 'icon-button'}
@@ -231,13 +226,12 @@ export function Menu({ label, items, up, children }) {
       title=${label}
       aria-haspopup="menu"
       aria-expanded=${open}
-      onClick=${() => setOpen(!open)}
-    >
+      onClick=${() => setOpen(!open)}>
       ${children ?? html`<${Icon} name="more" />`}
     </button>
     ${
       open &&
-      html`<div class=${`menu-list ${up ? 'up' : ''}`} role="menu">
+      html`<div class=${`menu-list card ${up ? 'up' : ''}`} role="menu">
         ${items.map(
           (item) =>
             html`<button
@@ -247,8 +241,7 @@ export function Menu({ label, items, up, children }) {
               onClick=${() => {
                 setOpen(false);
                 item.action();
-              }}
-            >
+              }}>
               <${Icon} name=${item.icon} size=${16} />${item.label}
             </button>`,
         )}

@@ -18,16 +18,14 @@ export function VersionChoice({ place }) {
       size=${14}
       label=${t('versions.previous')}
       disabled=${at === 1}
-      onClick=${() => show(-1)}
-    />
+      onClick=${() => show(-1)} />
     <span>${t('versions.at', { at, count: versions.length })}</span>
     <${IconButton}
       name="chevron"
       size=${14}
       label=${t('versions.next')}
       disabled=${at === versions.length}
-      onClick=${() => show(1)}
-    />
+      onClick=${() => show(1)} />
   </span>`;
 }
 
@@ -58,8 +56,7 @@ export function MessageEditor(/** @type {{run: Run, onClose: () => void}} */ { r
       rows="3"
       aria-label=${t('versions.edit')}
       value=${text}
-      onInput=${(event) => setText(event.target.value)}
-    />
+      onInput=${(event) => setText(event.target.value)} />
     <p class="muted">${t('versions.editNote')}</p>
     <div class="dialog-actions">
       <${SmallButton} onClick=${onClose}>${t('app.cancel')}<//>
@@ -77,14 +74,12 @@ export function MessageTools({ run, place, onEdit }) {
         name="pencil"
         size=${15}
         label=${t('versions.editQueued')}
-        onClick=${() => outbox.editQueued(run)}
-      />
+        onClick=${() => outbox.editQueued(run)} />
       <${IconButton}
         name="trash"
         size=${15}
         label=${t('versions.removeQueued')}
-        onClick=${() => runs.cancel(run.id)}
-      />
+        onClick=${() => runs.cancel(run.id)} />
     </span>`;
   }
   return html`<span class="message-tools">

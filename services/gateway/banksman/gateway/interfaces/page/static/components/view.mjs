@@ -53,7 +53,7 @@ export function Frame({ title, actions, children }) {
   return html`<header class="header">
       <${ListButton} />
       <h1 id="title" tabindex="-1" ref=${heading}>${title}</h1>
-      <div class="header-actions">${actions}</div>
+      <div class="header-actions bar">${actions}</div>
     </header>
     <${Tabs} />
     <${ConnectionBanner} />

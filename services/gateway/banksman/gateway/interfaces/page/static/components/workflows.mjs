@@ -48,8 +48,7 @@ export function WorkflowDialog() {
             placeholder=${t('workflow.find')}
             aria-label=${t('workflow.find')}
             value=${query}
-            onInput=${(event) => setQuery(event.target.value)}
-          />
+            onInput=${(event) => setQuery(event.target.value)} />
         </div>
         <${Reading} of=${read} />
         ${
@@ -60,7 +59,7 @@ export function WorkflowDialog() {
         ${found.map(
           (category) =>
             html`<section>
-              <h3 class="category">
+              <h3 class="category bar">
                 <${Icon} name=${categoryIcon(category)} size=${16} />${category.title || category.name}
               </h3>
               <ul>
@@ -70,8 +69,7 @@ export function WorkflowDialog() {
                       <button
                         type="button"
                         aria-pressed=${chosen?.name === workflow.name}
-                        onClick=${() => setChosen(workflow)}
-                      >
+                        onClick=${() => setChosen(workflow)}>
                         <strong>${workflow.title || workflow.name}</strong
                         ><span>${workflow.description}</span>
                       </button>
@@ -90,8 +88,7 @@ export function WorkflowDialog() {
                 workflow=${chosen}
                 filled=${chosen.name === filled.name ? filled : {}}
                 onBack=${() => setChosen(null)}
-                onStarted=${close}
-              />`
+                onStarted=${close} />`
             : html`<p class="empty">${t('workflow.choose')}</p>`
         }
       </div>
@@ -207,8 +204,7 @@ export function SchemaForm({ schema, submitLabel, onSubmit, beside }) {
           field=${field}
           value=${raw[field.name]}
           error=${errors[field.name]}
-          onChange=${change}
-        />`,
+          onChange=${change} />`,
     )}
     ${!fields.length && html`<p class="muted">${t('form.noParameters')}</p>`}
     <${FormError} error=${error && withoutPattern(error)} />
@@ -251,7 +247,7 @@ function Label(/** @type {{field: FormField}} */ { field }) {
   return html`${field.label}${
     field.required
       ? html`<span class="required" aria-hidden="true"> *</span>`
-      : html`<span class="optional"> ${t('form.optional')}</span>`
+      : html`<span class="optional muted text-xs"> ${t('form.optional')}</span>`
   }`;
 }
 
@@ -278,8 +274,7 @@ function Several({ id, field, value, common, onChange, children }) {
           aria-invalid=${common['aria-invalid']}
           label=${String(choice)}
           value=${value.includes(String(at))}
-          onChange=${(/** @type {boolean} */ on) => toggle(at, on)}
-        />`,
+          onChange=${(/** @type {boolean} */ on) => toggle(at, on)} />`,
     )}
     ${children}
   </fieldset>`;
@@ -313,8 +308,7 @@ function TextInput({ field, common, value, onChange }) {
     ...${common}
     ...${attributes}
     value=${value}
-    onInput=${(/** @type {PageEvent} */ event) => onChange(field.name, event.target.value)}
-  />`;
+    onInput=${(/** @type {PageEvent} */ event) => onChange(field.name, event.target.value)} />`;
 }
 
 /** @param {ControlProperties} properties */
@@ -325,8 +319,7 @@ function Control(properties) {
   return html`<select
     ...${common}
     value=${value}
-    onChange=${(event) => onChange(field.name, event.target.value)}
-  >
+    onChange=${(event) => onChange(field.name, event.target.value)}>
     <option value="">${t(field.required ? 'form.choose' : 'form.none')}</option>
     ${field.choices.map((choice, at) => html`<option value=${String(at)}>${String(choice)}</option>`)}
   </select>`;

@@ -19,8 +19,7 @@ function OneRequest({ id, link }) {
   const request = items.find((item) => item.id === id);
   return html`<${Frame}
     title=${t('inbox.title')}
-    actions=${html`<${Action} icon="back" text=${t('inbox.all')} href=${addressOf('approvals')} />`}
-  >
+    actions=${html`<${Action} icon="back" text=${t('inbox.all')} href=${addressOf('approvals')} />`}>
     <${FormError} error=${error} />
     ${loading && html`<${Loading} />`}
     ${!loading && !request && html`<${Empty} text=${t('inbox.closed')}><${ToDecided} /><//>`}
@@ -39,7 +38,7 @@ function AllRequests() {
     <${FormError} error=${error} />
     ${loading && html`<${Loading} />`}
     ${!loading && !waiting.length && html`<${Empty} text=${t('inbox.empty')}><${ToDecided} /><//>`}
-    ${waiting.length > 0 && html`<p class="inbox-keys muted">${parts('inbox.keys', KEYS)}</p>`}
+    ${waiting.length > 0 && html`<p class="inbox-keys text-s muted">${parts('inbox.keys', KEYS)}</p>`}
     <${ApprovalList} requests=${waiting} keys />
     ${
       aside.length > 0 &&
@@ -69,6 +68,5 @@ function NotifyButton(/** @type {{inbox: import('../stores/inbox.mjs').Inbox}} *
     text=${t('inbox.notify')}
     aria-pressed=${on}
     title=${t('inbox.notifyTitle')}
-    onClick=${() => inbox.setNotifies(!on)}
-  />`;
+    onClick=${() => inbox.setNotifies(!on)} />`;
 }

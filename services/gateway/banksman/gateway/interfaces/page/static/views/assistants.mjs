@@ -77,8 +77,7 @@ function OneAssistant(/** @type {{id: string}} */ { id }) {
         key=${stored.revision ?? NEW}
         stored=${stored}
         onStored=${show}
-        onReload=${read}
-      />`
+        onReload=${read} />`
     }
     ${
       stored?.id &&

@@ -55,8 +55,7 @@ export default function AuditView() {
         text=${format.toUpperCase()}
         class="toggle named"
         aria-label=${t(`audit.save.${format}`)}
-        onClick=${save(format)}
-      />`,
+        onClick=${save(format)} />`,
   );
   return html`<${Frame} title=${t('audit.title')} actions=${actions}>
     <p class="muted">${t('audit.intro')}</p>
@@ -65,15 +64,13 @@ export default function AuditView() {
         label=${t('audit.kind')}
         value=${wanted.action}
         onChange=${change('action')}
-        options=${[['', t('audit.everything')], ...KINDS.map((kind) => [kind, t(`audit.kind.${kind}`)])]}
-      />
+        options=${[['', t('audit.everything')], ...KINDS.map((kind) => [kind, t(`audit.kind.${kind}`)])]} />
       <${TextField}
         label=${t('audit.actor')}
         value=${wanted.actor}
         onChange=${change('actor')}
         late
-        maxlength="200"
-      />
+        maxlength="200" />
       ${
         operates &&
         html`<${TextField}
@@ -82,8 +79,7 @@ export default function AuditView() {
           onChange=${change('tenant')}
           late
           maxlength="64"
-          placeholder=${t('audit.ownTenant')}
-        />`
+          placeholder=${t('audit.ownTenant')} />`
       }
     <//>
     ${!pages.items && !pages.error && html`<${Loading} />`}
@@ -115,8 +111,7 @@ function Entries({ pages, tenants }) {
     ]}
     row=${row}
     more=${t('audit.earlier')}
-    empty=${t('audit.none')}
-  />`;
+    empty=${t('audit.none')} />`;
 }
 
 /**

@@ -41,8 +41,7 @@ export default function DecidedView() {
       onChange=${change(name)}
       late
       type=${type}
-      maxlength="200"
-    />`;
+      maxlength="200" />`;
   const choice = (
     /** @type {'outcome' | 'since'} */ name,
     /** @type {string} */ all,
@@ -52,8 +51,7 @@ export default function DecidedView() {
       label=${t(`decided.${name}`)}
       value=${wanted[name]}
       onChange=${change(name)}
-      options=${[['', all], ...others]}
-    />`;
+      options=${[['', all], ...others]} />`;
   return html`<${Frame} title=${t('decided.title')}>
     <${Filters} values=${wanted}>
       ${field('text', 'search')}
@@ -100,8 +98,7 @@ function Decisions(/** @type {{items: Decision[]}} */ { items }) {
     columns=${[t('decided.when'), t('decided.outcome'), t('decided.calls'), t('decided.conversation')]}
     rows=${rows}
     keys=${items.map((one) => one.id)}
-    empty=${t('decided.none')}
-  />`;
+    empty=${t('decided.none')} />`;
 }
 
 /** @param {{decision: Decision}} properties */
@@ -118,7 +115,7 @@ function Verdict({ decision: { outcome, by, first_by: first, remember, interface
 
 /** @param {{decision: Decision}} properties */
 function Calls({ decision: { calls, more } }) {
-  return html`<ul class="decided-calls">
+  return html`<ul class="decided-calls stack anywhere">
     ${calls.map(
       ({ tool, call, decision, covers, begins }) =>
         html`<li>
@@ -132,8 +129,7 @@ function Calls({ decision: { calls, more } }) {
             covers &&
             html`<${Covered}
               call=${{ name: tool, covers, begins, arguments: { path: call, url: call } }}
-              edited=${decision === 'edited'}
-            />`
+              edited=${decision === 'edited'} />`
           }
         </li>`,
     )}

@@ -44,8 +44,7 @@ export default function ModelsView() {
         servers=${servers.value}
         onEdit=${setEdited}
         onChanged=${servers.read}
-        onError=${servers.fail}
-      />`
+        onError=${servers.fail} />`
     }
     <${DefaultModel} key=${servers.value?.length} />
     <${SearchProvider} />
@@ -85,8 +84,7 @@ function Servers({ servers, onEdit, onChanged, onError }) {
     columns=${COLUMNS}
     rows=${rows}
     keys=${servers.map((one) => one.name)}
-    empty=${t('servers.none')}
-  />`;
+    empty=${t('servers.none')} />`;
 }
 
 /**
@@ -120,16 +118,14 @@ function ServerForm({ server, onClose }) {
     title=${t(isNew ? 'servers.add' : 'servers.changeTitle')}
     label=${t('servers.save')}
     onSubmit=${submit}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     ${
       isNew &&
       html`<${Choice}
         label=${t('servers.vendor')}
         value=${vendor}
         onChange=${setVendor}
-        options=${[...vendors, ['', t('servers.other')]]}
-      />`
+        options=${[...vendors, ['', t('servers.other')]]} />`
     }
     ${
       !known &&
@@ -141,8 +137,7 @@ function ServerForm({ server, onClose }) {
             onChange=${set('name')}
             required
             pattern="[a-z][a-z0-9_\\-]{0,31}"
-            title=${t('servers.nameHint')}
-          />`
+            title=${t('servers.nameHint')} />`
         }
         <${TextField}
           label=${t('app.address')}
@@ -150,14 +145,12 @@ function ServerForm({ server, onClose }) {
           onChange=${set('base_url')}
           required
           type="url"
-          placeholder=${'https://…/v1'}
-        />
+          placeholder=${'https://…/v1'} />
         <${Choice}
           label=${t('servers.api')}
           value=${own.api}
           onChange=${set('api')}
-          options=${APIS.map((api) => [api, t(`servers.api.${api}`)])}
-        />`
+          options=${APIS.map((api) => [api, t(`servers.api.${api}`)])} />`
     }
     ${
       !known?.keyless &&
@@ -184,7 +177,7 @@ function DefaultModel() {
       .then((now) => (show(now), toasts.show(t('servers.saved'), 'info')), fail);
   };
   const [fallback = null] = assistant?.fallback_models ?? [];
-  return html`<section class="assistant-part" aria-label=${t('servers.defaults')}>
+  return html`<section class="assistant-part stack" aria-label=${t('servers.defaults')}>
     <h2>${t('servers.defaults')}</h2>
     <p class="muted">${t('servers.defaultsText')}</p>
     <${FormError} error=${error} />
@@ -194,15 +187,13 @@ function DefaultModel() {
         <${ModelButton}
           value=${assistant.model}
           label=${t('run.model')}
-          onChange=${(/** @type {string | null} */ model) => change({ model })}
-        />
+          onChange=${(/** @type {string | null} */ model) => change({ model })} />
         <span class="muted">${t('servers.thenFallback')}</span>
         <${ModelButton}
           value=${fallback}
           label=${t('servers.fallback')}
           onChange=${(/** @type {string | null} */ model) =>
-            change({ fallback_models: model ? [model] : [] })}
-        />
+            change({ fallback_models: model ? [model] : [] })} />
       </p>`
     }
   </section>`;

@@ -32,7 +32,7 @@ export default function OperatorView() {
   return html`<${Frame} title=${t('operator.title')} actions=${actions}>
     <${Reading} of=${state} />
     <${DeadLetters} pages=${letters} />
-    <div class="operator" tabindex="-1" ref=${runsPart}>
+    <div class="operator stack" tabindex="-1" ref=${runsPart}>
       <${OpenRuns} pages=${runs} tenant=${tenant} onAll=${() => showRuns(null)} />
     </div>
     ${services && html`<${Services} processes=${services.processes} />`}

@@ -47,8 +47,7 @@ export default function PeopleView() {
       starting &&
       html`<${FirstKey}
         onClose=${() => setStarting(false)}
-        onCreated=${() => (setStarting(false), setInviting(true), read())}
-      />`
+        onCreated=${() => (setStarting(false), setInviting(true), read())} />`
     }
     ${withdrawn && html`<${Withdrawal} entry=${withdrawn} onClose=${() => (setWithdrawn(null), read())} />`}
   <//>`;
@@ -66,8 +65,7 @@ function KeyTable(/** @type {{keys: ApiKey[], onWithdraw: (key: ApiKey) => void}
         : t('people.never'),
     html`<${LinkButton}
       aria-label=${t('people.withdrawOf', { user: entry.user })}
-      onClick=${() => onWithdraw(entry)}
-    >
+      onClick=${() => onWithdraw(entry)}>
       ${t('people.withdraw')}
     <//>`,
   ]);
@@ -76,8 +74,7 @@ function KeyTable(/** @type {{keys: ApiKey[], onWithdraw: (key: ApiKey) => void}
     columns=${COLUMNS}
     rows=${rows}
     keys=${keys.map((entry) => entry.id)}
-    empty=""
-  />`;
+    empty="" />`;
 }
 
 /**
@@ -112,8 +109,7 @@ function FirstKey({ onClose, onCreated }) {
     label=${t('people.ownCreate')}
     disabled=${!user.trim()}
     onSubmit=${submit}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     <p>${t('people.ownText')}</p>
     <${Name} label=${t('people.ownName')} value=${user} onChange=${setUser} />
   <//>`;
@@ -146,8 +142,7 @@ function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ 
     disabled=${!user.trim() || !rights.length}
     actions=${provider && html`<${Account} provider=${provider} rights=${rights} />`}
     onSubmit=${provider ? onClose : submit}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     ${
       providers.length > 0 &&
       html`<${Choice}
@@ -155,8 +150,7 @@ function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ 
         value=${provider?.issuer ?? ''}
         onChange=${(/** @type {string} */ issuer) =>
           setProvider(providers.find((one) => one.issuer === issuer) ?? null)}
-        options=${[['', t('people.byKey')], ...means]}
-      />`
+        options=${[['', t('people.byKey')], ...means]} />`
     }
     ${!provider && html`<${Name} label=${t('people.name')} value=${user} onChange=${setUser} />`}
     <fieldset class="form-field rights">
@@ -166,8 +160,7 @@ function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ 
           html`<${Check}
             label=${t(`right.${right}.text`)}
             value=${rights.includes(right)}
-            onChange=${() => toggle(right)}
-          />`,
+            onChange=${() => toggle(right)} />`,
       )}
     </fieldset>
     ${
@@ -179,8 +172,7 @@ function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ 
         options=${DAYS.map((count) => [
           String(count),
           count ? t('people.days', { count }) : t('people.never'),
-        ])}
-      />`
+        ])} />`
     }
   <//>`;
 }
@@ -210,8 +202,7 @@ function Withdrawal(/** @type {{entry: ApiKey, onClose: () => void}} */ { entry,
     label=${t('people.withdraw')}
     danger
     onSubmit=${() => api.call('key.revoke', { key_id: entry.id }).then(onClose)}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     <p>${parts('people.withdrawQuestion', { user: html`<strong>${entry.user}</strong>` })}</p>
   <//>`;
 }

@@ -25,8 +25,10 @@ export default function ReadView({ path: [id] }) {
               key=${run.id}
               run=${run}
               details=${false}
-              isLast=${at === path.length - 1}
-            /><${Between} key=${`after ${run.id}`} conversation=${conversation} after=${run.id} />`,
+              isLast=${at === path.length - 1} /><${Between}
+              key=${`after ${run.id}`}
+              conversation=${conversation}
+              after=${run.id} />`,
       )}
     </fieldset>
   <//>`;

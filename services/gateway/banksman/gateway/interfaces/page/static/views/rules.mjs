@@ -50,16 +50,13 @@ function TenantPolicy() {
         <${Policy}
           title=${t('rules.all')}
           rules=${draft.rules}
-          onChange=${(/** @type {Policy['rules']} */ rules) => change({ rules })}
-        />
+          onChange=${(/** @type {Policy['rules']} */ rules) => change({ rules })} />
         <${Terms}
           terms=${draft.approvals}
-          onChange=${(/** @type {Policy['approvals']} */ approvals) => change({ approvals })}
-        />
+          onChange=${(/** @type {Policy['approvals']} */ approvals) => change({ approvals })} />
         <${Registries}
           registries=${draft.registries}
-          onChange=${(/** @type {Policy['registries']} */ registries) => change({ registries })}
-        />
+          onChange=${(/** @type {Policy['registries']} */ registries) => change({ registries })} />
       </fieldset>`
     }
     <${FormError} error=${error}>
@@ -69,7 +66,7 @@ function TenantPolicy() {
     ${
       draft &&
       mayChange &&
-      html`<div class="assistant-actions">
+      html`<div class="assistant-actions bar">
         <button class="button primary" disabled=${!changed}>${t('app.save')}</button>
       </div>`
     }
@@ -81,7 +78,7 @@ function AssistantRules() {
   const { value: assistants } = useRead(() => api.assistants());
   const ruled = (assistants ?? []).filter((one) => one.approval_policy?.length || one.approvals);
   if (!ruled.length) return null;
-  return html`<section class="assistant-part">
+  return html`<section class="assistant-part stack">
     <h2>${t('rules.assistants')}</h2>
     <ul class="assistants">
       ${ruled.map(
@@ -106,7 +103,7 @@ function Remembered() {
   const { value: items, error, read, fail } = useRead(() => api.items('remembered.list'));
   const withdraw = (/** @type {Item<'remembered.list'>} */ one) =>
     api.call('remembered.withdraw', { approval_id: one.approval_id }).then(read, fail);
-  return html`<section class="assistant-part" aria-label=${t('rules.remembered')}>
+  return html`<section class="assistant-part stack" aria-label=${t('rules.remembered')}>
     <h2>${t('rules.remembered')}</h2>
     <p class="muted">${t('rules.rememberedText')}</p>
     <${FormError} error=${error} />
@@ -143,8 +140,7 @@ function RememberedItem({ one, onWithdraw }) {
     </div>
     <${SmallButton}
       aria-label=${t('rules.withdrawOf', { call: textOf(one.calls[0]?.arguments ?? {}) })}
-      onClick=${onWithdraw}
-    >
+      onClick=${onWithdraw}>
       <${Icon} name="trash" size=${14} />${t('rules.withdraw')}
     <//>
   </li>`;

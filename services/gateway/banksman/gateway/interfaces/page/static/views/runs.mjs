@@ -57,8 +57,7 @@ function OneRun(
             key=${stepId}
             runId=${id}
             stepId=${stepId}
-            version=${steps.find((step) => step.step_id === stepId)?.ended_at}
-          />`
+            version=${steps.find((step) => step.step_id === stepId)?.ended_at} />`
         }
       </div>`
     }
@@ -103,7 +102,7 @@ function Siblings({ run, other }) {
     const chosen = event.target.value;
     location.hash = chosen ? addressOf('runs', run.run_id, COMPARE, chosen) : addressOf('runs', run.run_id);
   };
-  return html`<label class="run-compare">
+  return html`<label class="run-compare wrap soft text-m">
     <span>${t('run.compare')}</span>
     <select value=${other ?? ''} onChange=${choose}>
       <option value="">${t(other ? 'run.compareStop' : 'run.compareNone')}</option>

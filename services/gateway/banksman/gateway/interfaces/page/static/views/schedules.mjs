@@ -28,8 +28,7 @@ export default function SchedulesView() {
       html`<${Calendar}
         coming=${coming}
         names=${new Map(schedules.map((one) => [one.id, titleOf(one)]))}
-        onChoose=${show}
-      />`
+        onChoose=${show} />`
     }
     ${schedules.map(
       (schedule) => html`<${OneSchedule} key=${schedule.id} schedule=${schedule} onChange=${listed.read} />`,
@@ -78,16 +77,14 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
     <div class="schedule-actions">
       <${LinkButton}
         aria-label=${t('schedule.runOf', { name })}
-        onClick=${() => act(api.call('schedule.run', { schedule_id: schedule.id }))}
-      >
+        onClick=${() => act(api.call('schedule.run', { schedule_id: schedule.id }))}>
         ${t('schedule.run')}
       <//>
       ${
         (schedule.cron || schedule.next_at || schedule.paused) &&
         html`<${LinkButton}
           aria-label=${t(schedule.paused ? 'schedule.resumeOf' : 'schedule.pauseOf', { name })}
-          onClick=${pause}
-        >
+          onClick=${pause}>
           ${t(schedule.paused ? 'schedule.resume' : 'schedule.pause')}
         <//>`
       }
@@ -102,8 +99,7 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
         label=${t('app.delete')}
         danger
         onSubmit=${() => api.call('schedule.delete', { schedule_id: schedule.id }).then(onChange)}
-        onClose=${() => setDeleting(false)}
-      >
+        onClose=${() => setDeleting(false)}>
         <p>${t('schedule.deleteQuestion', { name })}</p>
       <//>`
     }

@@ -22,14 +22,12 @@ export default function SettingsView({ path }) {
         label=${t('settings.theme')}
         value=${theme.value}
         onChange=${(/** @type {string} */ name) => setTheme(name, settings.preferences)}
-        options=${THEMES.map((name) => [name, t(`settings.theme.${name}`)])}
-      />
+        options=${THEMES.map((name) => [name, t(`settings.theme.${name}`)])} />
       <${Choice}
         label=${t('settings.language')}
         value=${locale()}
         onChange=${(/** @type {string} */ tag) => store.settings.setLanguage(tag)}
-        options=${Object.entries(LANGUAGES).map(([tag, name]) => [tag, name, { lang: tag }])}
-      />
+        options=${Object.entries(LANGUAGES).map(([tag, name]) => [tag, name, { lang: tag }])} />
       ${
         'Notification' in globalThis &&
         html`<${Check}
@@ -75,8 +73,7 @@ function Instructions() {
       value=${text}
       onChange=${setText}
       rows="4"
-      maxlength="4000"
-    >
+      maxlength="4000">
       <small class="muted">${t('settings.instructionsText')}</small>
     <//>
     <${FormError} error=${error} />

@@ -35,7 +35,7 @@ function WorkflowList() {
     ${categories?.map(
       (category) =>
         html`<section key=${category.name}>
-          <h2 class="category">
+          <h2 class="category bar">
             <${Icon} name=${categoryIcon(category)} />${category.title || category.name}
           </h2>
           <ul class="assistants">
@@ -60,8 +60,7 @@ function Entry(/** @type {{workflow: Workflow}} */ { workflow }) {
     }
     <${SmallButton}
       aria-label=${t('builder.startOf', { title })}
-      onClick=${() => (runs.form.value = { name: workflow.name, parameters: {} })}
-    >
+      onClick=${() => (runs.form.value = { name: workflow.name, parameters: {} })}>
       ${t('workflow.start')}
     <//>
   </li>`;

@@ -17,7 +17,7 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
   const shown = edit?.value && !edit.problem ? edit.value : item.arguments;
   const id = item.tool_call_id;
   return html`<li class=${`approval-item ${choice ?? ''}`} data-call=${id}>
-    <div class="approval-item-head">
+    <div class="approval-item-head wrap soft">
       <${Icon} name=${toolIcon(item.name)} size=${16} />
       <span class="tool-name"><${Exact} text=${item.name} /></span>
       ${edit?.changed && html`<span class="badge">${t('approval.edited')}</span>`}
@@ -78,8 +78,7 @@ function Editor({ id, edit, onEdit }) {
         value=${text}
         aria-invalid=${Boolean(edit.problem)}
         aria-describedby=${`edit-${id}-problem`}
-        onInput=${(event) => onChange(event.target.value)}
-      />`;
+        onInput=${(event) => onChange(event.target.value)} />`;
   return html`<div class="approval-editor" ref=${root}>
     ${
       json === undefined
@@ -103,8 +102,7 @@ function ExactArguments(/** @type {{item: ApprovalItem}} */ { item }) {
   const text = item.exact ?? JSON.stringify(item.arguments, null, 2);
   return html`<details
     class="exact"
-    open=${Boolean(item.exact) || item.preview?.kind === 'text' || !item.preview}
-  >
+    open=${Boolean(item.exact) || item.preview?.kind === 'text' || !item.preview}>
     <summary>
       ${t('approval.exact')}
       <span class="digest" title=${item.digest}>${item.digest ? `#${item.digest.slice(0, 8)}` : ''}</span>
@@ -122,23 +120,20 @@ function Preview(/** @type {{item: ApprovalItem, shown: Json}} */ { item, shown 
         html`<${Diff}
           path=${String(shown.path)}
           before=${String(edit?.old_text)}
-          after=${String(edit?.new_text)}
-        />`,
+          after=${String(edit?.new_text)} />`,
     );
   switch (preview.kind) {
     case 'command':
       return html`<pre
         class="preview command"
-        tabindex="0"
-      ><${Exact} text=${String(shown.command ?? preview.command ?? '')} /></pre>`;
+        tabindex="0"><${Exact} text=${String(shown.command ?? preview.command ?? '')} /></pre>`;
     case 'url':
       return html`<p class="preview url"><${Exact} text=${String(shown.url ?? preview.url ?? '')} /></p>`;
     case 'diff':
       return html`<${Diff}
         path=${String(shown.path ?? preview.path ?? '')}
         before=${preview.old ?? null}
-        after=${String(shown.content ?? preview.new ?? '')}
-      />`;
+        after=${String(shown.content ?? preview.new ?? '')} />`;
     default:
       return preview.text
         ? html`<pre class="preview" tabindex="0"><${Exact} text=${preview.text} /></pre>`

@@ -43,7 +43,7 @@ export function Scope({ items, value, onChange, mayRule }) {
   useEffect(() => {
     if (value && !offered.includes(value)) onChange('');
   });
-  return html`<label class="approval-remember">
+  return html`<label class="approval-remember wrap muted">
       <span>${t('approval.remember')}</span>
       <select value=${value} onChange=${(event) => onChange(event.target.value)}>
         <option value="">${t('approval.for.this')}</option>
@@ -102,8 +102,7 @@ export function Changes({ item }) {
           key=${name}
           path=${name}
           before=${textOf(requested[name])}
-          after=${textOf(edited[name])}
-        />`,
+          after=${textOf(edited[name])} />`,
     )}
   </div>`;
 }

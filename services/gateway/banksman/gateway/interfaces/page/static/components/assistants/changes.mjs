@@ -18,7 +18,7 @@ function linesOf({ revision, ...assistant }) {
 
 /** @param {{before: Assistant, after: Assistant, title?: string}} properties */
 export function Changes({ before, after, title = t('assistant.changes') }) {
-  return html`<section class="assistant-part" aria-label=${title}>
+  return html`<section class="assistant-part stack" aria-label=${title}>
     <h2>${title}</h2>
     <${Diff} path=${before.id} before=${linesOf(before)} after=${linesOf(after)} />
   </section>`;

@@ -52,44 +52,37 @@ export function AssistantEditor({ stored, onStored, onReload }) {
       label=${t('app.name')}
       value=${draft.name}
       onChange=${(/** @type {string} */ name) => change({ name })}
-      maxlength="200"
-    />
+      maxlength="200" />
     <div class="form-field">
       <span>${t('run.model')}</span
       ><${ModelButton}
         value=${draft.model}
         label=${t('run.model')}
-        onChange=${(/** @type {string | null} */ model) => change({ model })}
-      />
+        onChange=${(/** @type {string | null} */ model) => change({ model })} />
     </div>
     <${Prompt} draft=${draft} change=${change} />
     <${ToolChoice}
       tools=${draft.tools}
       onChange=${(/** @type {Partial<Assistant['tools']>} */ tools) =>
-        change({ tools: { ...draft.tools, ...tools } })}
-    />
+        change({ tools: { ...draft.tools, ...tools } })} />
     <${Policy}
       rules=${draft.approval_policy}
-      onChange=${(/** @type {Rule[]} */ rules) => change({ approval_policy: rules })}
-    />
+      onChange=${(/** @type {Rule[]} */ rules) => change({ approval_policy: rules })} />
     <${Terms}
       terms=${draft.approvals}
-      onChange=${(/** @type {Assistant['approvals']} */ approvals) => change({ approvals })}
-    />
+      onChange=${(/** @type {Assistant['approvals']} */ approvals) => change({ approvals })} />
     <${LimitFields}
       limits=${draft.limits}
       onChange=${(/** @type {Partial<Assistant['limits']>} */ limits) =>
-        change({ limits: { ...draft.limits, ...limits } })}
-    />
+        change({ limits: { ...draft.limits, ...limits } })} />
     <${AssistantFiles}
       files=${draft.files}
-      onChange=${(/** @type {Assistant['files']} */ files) => change({ files })}
-    />
+      onChange=${(/** @type {Assistant['files']} */ files) => change({ files })} />
     ${changed && stored.id && html`<${Changes} before=${stored} after=${draft} />`}
     <${FormError} error=${error}>
       ${failure?.code === 'conflict' && html`<${LinkButton} onClick=${onReload}>${t('assistant.reload')}<//>`}
     <//>
-    <div class="assistant-actions">
+    <div class="assistant-actions bar">
       <button class="button primary" disabled=${busy || !changed}>${t('app.save')}</button>
       ${
         stored.revision &&
@@ -112,14 +105,13 @@ function useWarning(changed) {
 function Prompt(
   /** @type {{draft: Assistant, change: (fields: Partial<Assistant>) => void}} */ { draft, change },
 ) {
-  return html`<div class="assistant-prompt">
+  return html`<div class="assistant-prompt stack">
     <${TextField}
       label=${t('assistant.prompt')}
       value=${draft.system_prompt ?? ''}
       onChange=${(/** @type {string} */ text) => change({ system_prompt: text || null })}
       rows="10"
-      disabled=${Boolean(draft.system_prompt_id)}
-    />
+      disabled=${Boolean(draft.system_prompt_id)} />
     ${
       draft.system_prompt_id &&
       html`<p class="muted">
@@ -133,7 +125,7 @@ function Prompt(
 
 /** @param {{limits: Assistant['limits'], onChange: (limits: Partial<Assistant['limits']>) => void}} properties */
 function LimitFields({ limits, onChange }) {
-  return html`<fieldset class="assistant-part">
+  return html`<fieldset class="assistant-part stack">
     <legend>${t('assistant.limits')}</legend>
     <div class="limit-fields">
       ${LIMITS.map(
@@ -148,8 +140,7 @@ function LimitFields({ limits, onChange }) {
             min=${min}
             step=${step}
             required=${'required' in more && name in limits}
-            placeholder=${'required' in more ? undefined : t('assistant.noLimit')}
-          />`,
+            placeholder=${'required' in more ? undefined : t('assistant.noLimit')} />`,
       )}
     </div>
   </fieldset>`;

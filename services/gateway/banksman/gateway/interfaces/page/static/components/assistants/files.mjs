@@ -17,7 +17,7 @@ export function AssistantFiles({ files, onChange }) {
     setError(skill ? null : t('assistant.noSkill', { folder: folderOf(picked) }));
     if (skill) onChange(withFiles(files, skill));
   };
-  return html`<fieldset class="assistant-part">
+  return html`<fieldset class="assistant-part stack">
     <legend>${t('header.files')}</legend>
     <p class="muted">
       ${t('assistant.filesText')} ${parts('assistant.skillText', { folder: html`<code>${SKILLS}</code>` })}
@@ -25,15 +25,14 @@ export function AssistantFiles({ files, onChange }) {
     <ul class="attached">
       ${files.map(
         (file) =>
-          html`<li key=${file.path} class="attached-file">
+          html`<li key=${file.path} class="attached-file bar text-s">
             <${Icon} name="file" size=${16} /><span class="attached-name">${file.path}</span>
             ${file.executable && html`<span class="muted">${t('assistant.executable')}</span>`}
             <${IconButton}
               name="close"
               size=${14}
               label=${t('attach.remove', { name: file.path })}
-              onClick=${() => onChange(files.filter((one) => one !== file))}
-            />
+              onClick=${() => onChange(files.filter((one) => one !== file))} />
           </li>`,
       )}
     </ul>
@@ -61,6 +60,5 @@ function Picker({ label, onPicked, folder = false }) {
       multiple=${!folder}
       webkitdirectory=${folder}
       hidden
-      onChange=${pick}
-    />`;
+      onChange=${pick} />`;
 }

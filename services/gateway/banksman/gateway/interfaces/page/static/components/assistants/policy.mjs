@@ -11,10 +11,10 @@ export function Policy({ rules, onChange, title = t('assistant.policy') }) {
   const replace = (/** @type {number} */ at, /** @type {Partial<Rule>} */ fields) =>
     onChange(rules.map((rule, other) => (other === at ? { ...rule, ...fields } : rule)));
   const up = (/** @type {number} */ at) => onChange(rules.with(at - 1, rules[at]).with(at, rules[at - 1]));
-  return html`<fieldset class="assistant-part">
+  return html`<fieldset class="assistant-part stack">
     <legend>${title}</legend>
     <p class="muted">${t('assistant.policyText')}</p>
-    <ol class="policy">
+    <ol class="policy stack">
       ${rules.map(
         (rule, at) =>
           html`<${Rule}
@@ -23,8 +23,7 @@ export function Policy({ rules, onChange, title = t('assistant.policy') }) {
             first=${at === 0}
             onChange=${(/** @type {Partial<Rule>} */ fields) => replace(at, fields)}
             onUp=${() => up(at)}
-            onRemove=${() => onChange(rules.toSpliced(at, 1))}
-          />`,
+            onRemove=${() => onChange(rules.toSpliced(at, 1))} />`,
       )}
     </ol>
     <${SmallButton} onClick=${() => onChange([...rules, { tool: 'bash', arguments: {}, action: 'ask' }])}>
@@ -47,8 +46,7 @@ function Rule({ rule, first, onChange, onUp, onRemove }) {
     <select
       aria-label=${t('assistant.ruleAction')}
       value=${rule.action}
-      onChange=${(event) => onChange({ action: /** @type {Rule['action']} */ (event.target.value) })}
-    >
+      onChange=${(event) => onChange({ action: /** @type {Rule['action']} */ (event.target.value) })}>
       ${ACTIONS.map(
         (action) => html`<option key=${action} value=${action}>${t(`assistant.action.${action}`)}</option>`,
       )}
@@ -58,21 +56,18 @@ function Rule({ rule, first, onChange, onUp, onRemove }) {
       value=${rule.tool ?? '*'}
       required
       maxlength="128"
-      onInput=${(event) => onChange({ tool: event.target.value })}
-    />
+      onInput=${(event) => onChange({ tool: event.target.value })} />
     <${LateInput}
       aria-label=${t('assistant.ruleArgument')}
       placeholder=${'command'}
       value=${name}
-      onChange=${(/** @type {string} */ written) => setArgument(written.trim(), pattern || '*')}
-    />
+      onChange=${(/** @type {string} */ written) => setArgument(written.trim(), pattern || '*')} />
     <input
       aria-label=${t('assistant.rulePattern')}
       placeholder=${'rm *'}
       value=${pattern}
       disabled=${!name}
-      onInput=${(event) => setArgument(name, event.target.value)}
-    />
+      onInput=${(event) => setArgument(name, event.target.value)} />
     <${IconButton} name="up" label=${t('assistant.ruleUp')} disabled=${first} onClick=${onUp} />
     <${IconButton} name="trash" label=${t('assistant.ruleRemove')} onClick=${onRemove} />
   </li>`;

@@ -17,7 +17,7 @@ export function Registries({ registries = [], onChange }) {
   const permitted = options?.registries;
   const replace = (/** @type {number} */ at, /** @type {Partial<Registry>} */ fields) =>
     onChange(registries.map((one, other) => (other === at ? { ...one, ...fields } : one)));
-  return html`<fieldset class="assistant-part">
+  return html`<fieldset class="assistant-part stack">
     <legend>${t('registries.title')}</legend>
     <p class="muted">${t('registries.text')}</p>
     ${
@@ -37,8 +37,7 @@ export function Registries({ registries = [], onChange }) {
             key=${at}
             one=${one}
             onChange=${(/** @type {Partial<Registry>} */ fields) => replace(at, fields)}
-            onRemove=${() => onChange(registries.toSpliced(at, 1))}
-          />`,
+            onRemove=${() => onChange(registries.toSpliced(at, 1))} />`,
       )}
     </ul>
     <${SmallButton} onClick=${() => onChange([...registries, { kind: 'pypi', url: '' }])}>
@@ -54,8 +53,7 @@ function Row({ one, onChange, onRemove }) {
     <select
       aria-label=${t('registries.kind')}
       value=${one.kind}
-      onChange=${(/** @type {Event} */ event) => onChange({ kind: valueOf(event) })}
-    >
+      onChange=${(/** @type {Event} */ event) => onChange({ kind: valueOf(event) })}>
       ${KINDS.map((kind) => html`<option key=${kind} value=${kind}>${t(`registries.kind.${kind}`)}</option>`)}
     </select>
     <input
@@ -65,20 +63,17 @@ function Row({ one, onChange, onRemove }) {
       aria-label=${t('registries.url')}
       placeholder=${'https://…/simple'}
       value=${one.url}
-      onInput=${(/** @type {Event} */ event) => onChange({ url: valueOf(event) })}
-    />
+      onInput=${(/** @type {Event} */ event) => onChange({ url: valueOf(event) })} />
     <${LateInput}
       aria-label=${t('registries.hosts')}
       placeholder=${t('registries.hosts')}
       value=${(one.hosts ?? []).join(', ')}
-      onChange=${(/** @type {string} */ written) => onChange({ hosts: namesIn(written) })}
-    />
+      onChange=${(/** @type {string} */ written) => onChange({ hosts: namesIn(written) })} />
     <${LateInput}
       aria-label=${t('registries.assistants')}
       placeholder=${t('registries.everyAssistant')}
       value=${(one.assistants ?? []).join(', ')}
-      onChange=${(/** @type {string} */ names) => onChange({ assistants: names ? namesIn(names) : null })}
-    />
+      onChange=${(/** @type {string} */ names) => onChange({ assistants: names ? namesIn(names) : null })} />
     <${IconButton} name="trash" label=${t('registries.remove')} onClick=${onRemove} />
   </li>`;
 }

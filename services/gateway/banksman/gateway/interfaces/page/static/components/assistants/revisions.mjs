@@ -33,8 +33,7 @@ export function Revisions({ id, current, onRestored }) {
       label=${t(`revision.${name}`)}
       value=${String(pair[name])}
       onChange=${(/** @type {string} */ revision) => setChosen({ ...chosen, [name]: Number(revision) })}
-      options=${items.map((one) => [String(one.revision), nameOf(one)])}
-    />`;
+      options=${items.map((one) => [String(one.revision), nameOf(one)])} />`;
   return html`<div class="revision-choice">${choice('before')}${choice('after')}</div>
     <${Difference} id=${id} ...${pair} />
     <button type="button" class="button" disabled=${pair.before === items[0].revision} onClick=${restore}>

@@ -18,13 +18,12 @@ export function Terms({ terms, onChange }) {
     const next = { ...escalation, ...fields };
     onChange({ ...given, escalation: next.after_s || next.when_set_aside ? next : null });
   };
-  return html`<fieldset class="assistant-part">
+  return html`<fieldset class="assistant-part stack">
     <legend>${t('terms.title')}</legend>
     <${Check}
       label=${t('terms.two')}
       value=${given.approvers === 2}
-      onChange=${(/** @type {boolean} */ two) => onChange({ ...given, approvers: two ? 2 : 1 })}
-    />
+      onChange=${(/** @type {boolean} */ two) => onChange({ ...given, approvers: two ? 2 : 1 })} />
     <${TextField}
       label=${t('terms.after')}
       value=${escalation.after_s ? escalation.after_s / MINUTE_S : ''}
@@ -33,13 +32,11 @@ export function Terms({ terms, onChange }) {
       min="1"
       max="43200"
       step="1"
-      placeholder=${t('terms.never')}
-    />
+      placeholder=${t('terms.never')} />
     <${Check}
       label=${t('terms.aside')}
       value=${escalation.when_set_aside}
-      onChange=${(/** @type {boolean} */ aside) => escalate({ when_set_aside: aside })}
-    />
+      onChange=${(/** @type {boolean} */ aside) => escalate({ when_set_aside: aside })} />
     ${
       given.escalation &&
       html`<${TextField}
@@ -48,8 +45,7 @@ export function Terms({ terms, onChange }) {
         onChange=${(/** @type {string} */ users) => escalate({ users: namesIn(users) })}
         late
         maxlength="2000"
-        placeholder=${t('terms.everyone')}
-      />`
+        placeholder=${t('terms.everyone')} />`
     }
   </fieldset>`;
 }

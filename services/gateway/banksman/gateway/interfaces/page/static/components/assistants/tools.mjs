@@ -19,20 +19,18 @@ export function ToolChoice({ tools, onChange }) {
         ? allowed.filter((one) => one !== name)
         : [...(allowed ?? []), name],
     });
-  return html`<fieldset class="assistant-part">
+  return html`<fieldset class="assistant-part stack">
     <legend>${t('assistant.tools')}</legend>
     <${Box}
       label=${t('assistant.toolsOn')}
       value=${tools.enabled}
-      onChange=${(/** @type {boolean} */ enabled) => onChange({ enabled })}
-    />
+      onChange=${(/** @type {boolean} */ enabled) => onChange({ enabled })} />
     ${
       tools.enabled &&
       html`<${Box}
         label=${t('assistant.allTools')}
         value=${allowed === null}
-        onChange=${(/** @type {boolean} */ all) => onChange({ allowed_tools: all ? null : names })}
-      />`
+        onChange=${(/** @type {boolean} */ all) => onChange({ allowed_tools: all ? null : names })} />`
     }
     ${
       tools.enabled &&
@@ -44,8 +42,7 @@ export function ToolChoice({ tools, onChange }) {
               key=${name}
               label=${html`<code>${name}</code>`}
               value=${allowed.includes(name)}
-              onChange=${() => toggle(name)}
-            />`,
+              onChange=${() => toggle(name)} />`,
         )}
       </div>`
     }
@@ -59,8 +56,7 @@ export function ToolChoice({ tools, onChange }) {
           type="number"
           min="1"
           max="1000"
-          required
-        />
+          required />
         <${Choice}
           label=${t('assistant.onReject')}
           value=${tools.on_reject ?? 'abort'}
@@ -71,13 +67,11 @@ export function ToolChoice({ tools, onChange }) {
               name,
               t(`assistant.onReject.${name}`),
             ])
-          }
-        />
+          } />
         <${Toolchain}
           chosen=${tools.toolchain ?? null}
           offered=${options?.toolchains ?? []}
-          onChange=${(/** @type {string | null} */ toolchain) => onChange({ toolchain })}
-        />
+          onChange=${(/** @type {string | null} */ toolchain) => onChange({ toolchain })} />
       </div>`
     }
   </fieldset>`;
@@ -94,6 +88,5 @@ function Toolchain({ chosen, offered, onChange }) {
     label=${t('assistant.toolchain')}
     value=${chosen ?? ''}
     onChange=${(/** @type {string} */ name) => onChange(name || null)}
-    options=${[['', t('assistant.noToolchain')], ...gone, ...offered.map((name) => [name, name])]}
-  />`;
+    options=${[['', t('assistant.noToolchain')], ...gone, ...offered.map((name) => [name, name])]} />`;
 }

@@ -29,8 +29,7 @@ export function NewServer(/** @type {{onClose: () => void}} */ { onClose }) {
     title=${t('mcp.add')}
     submitLabel=${t('mcp.connect')}
     onSubmit=${create}
-    onClose=${onClose}
-  />`;
+    onClose=${onClose} />`;
 }
 
 /** @param {{server: McpServer, onChanged: (server: McpServer) => void, onClose: () => void}} properties the stored server */
@@ -48,8 +47,7 @@ export function ChangedServer({ server, onChanged, onClose }) {
     server=${server}
     onSubmit=${replace}
     onReload=${reload}
-    onClose=${onClose}
-  />`;
+    onClose=${onClose} />`;
 }
 
 /**
@@ -82,8 +80,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
       value=${draft[name]}
       onChange=${(/** @type {string} */ value) =>
         change({ [name]: TRIMMED.includes(name) ? value.trim() : value })}
-      ...${input}
-    />`;
+      ...${input} />`;
   const hint = t('mcp.nameText');
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
@@ -100,8 +97,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
         label=${t('mcp.kind')}
         value=${draft.type}
         onChange=${(/** @type {ServerDraft['type']} */ type) => change({ type })}
-        options=${KINDS.map((kind) => [kind, t(`mcp.kind.${kind}`)])}
-      />
+        options=${KINDS.map((kind) => [kind, t(`mcp.kind.${kind}`)])} />
       ${
         draft.type === 'http'
           ? field('url', 'app.address', {
@@ -126,15 +122,13 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
         draft=${draft}
         server=${server}
         error=${error}
-        onChange=${(/** @type {Secret[]} */ secrets) => change({ secrets })}
-      />
+        onChange=${(/** @type {Secret[]} */ secrets) => change({ secrets })} />
       ${field('description', 'mcp.description', { maxlength: 200 })}
       ${field('timeoutS', 'mcp.timeout', { type: 'number', required: true, min: 1, max: 600, step: 'any' })}
       <${Check}
         label=${t('mcp.trusted')}
         value=${draft.trusted}
-        onChange=${(/** @type {boolean} */ trusted) => change({ trusted })}
-      />
+        onChange=${(/** @type {boolean} */ trusted) => change({ trusted })} />
       ${
         server &&
         !placeStays(draft, server) &&
@@ -198,13 +192,11 @@ function Secrets({ draft, server, error, onChange }) {
       aria-label=${t('app.value')}
       placeholder=${t(stays ? 'mcp.valueStays' : 'app.value')}
       value=${secret.value}
-      onInput=${(event) => replace(at, { value: event.target.value })}
-    />`;
+      onInput=${(event) => replace(at, { value: event.target.value })} />`;
   };
   return html`<fieldset
     class="form-field mcp-secrets"
-    aria-describedby=${error?.control === 'secrets' ? problemId('secrets') : null}
-  >
+    aria-describedby=${error?.control === 'secrets' ? problemId('secrets') : null}>
     <legend>${t(`mcp.values.${type}`)}</legend>
     <small>${parts('mcp.valuesText', { secret: html`<code>${'${secret.NAME}'}</code>` })}</small>
     ${secrets.map(
@@ -215,20 +207,17 @@ function Secrets({ draft, server, error, onChange }) {
             aria-label=${t('app.name')}
             placeholder=${t('app.name')}
             value=${secret.name}
-            onInput=${(event) => replace(at, { name: event.target.value.trim() })}
-          />
+            onInput=${(event) => replace(at, { name: event.target.value.trim() })} />
           ${value(secret, at)}
           <${IconButton}
             name="trash"
             label=${t('mcp.removeValue', { name: secret.name })}
-            onClick=${() => onChange(secrets.toSpliced(at, 1))}
-          />
+            onClick=${() => onChange(secrets.toSpliced(at, 1))} />
         </div>`,
     )}
     <${SmallButton}
       disabled=${secrets.length >= MAX_SECRETS}
-      onClick=${() => onChange([...secrets, { name: '', value: '' }])}
-    >
+      onClick=${() => onChange([...secrets, { name: '', value: '' }])}>
       ${t(`mcp.addValue.${type}`)}
     <//>
     <${Problem} of="secrets" error=${error} />

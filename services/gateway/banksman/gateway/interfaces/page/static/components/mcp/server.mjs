@@ -37,8 +37,7 @@ export function OneServer({ id, ended }) {
           busy=${busy}
           onLook=${() => act(() => store.api.call('mcp.look', { server_id: id }))}
           onChange=${() => setDialog('change')}
-          onRemove=${() => setDialog('removal')}
-        />
+          onRemove=${() => setDialog('removal')} />
         <${SignIn} server=${server} act=${act} />
         <${Changes} server=${server} busy=${busy} onApprove=${() => act(() => approved(store.api, server))} />
         <${Approved} server=${server} />`
@@ -48,8 +47,7 @@ export function OneServer({ id, ended }) {
       html`<${ChangedServer}
         server=${server}
         onChanged=${(/** @type {McpServer} */ changed) => act(async () => changed)}
-        onClose=${close}
-      />`
+        onClose=${close} />`
     }
     ${dialog === 'removal' && html`<${Removal} id=${id} onClose=${close} />`}
   <//>`;
@@ -155,8 +153,7 @@ function Removal(/** @type {{id: string, onClose: () => void}} */ { id, onClose 
     label=${t('app.remove')}
     danger
     onSubmit=${() => api.call('mcp.delete', { server_id: id }).then(() => (location.hash = addressOf('mcp')))}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     <p>${parts('mcp.removeQuestion', { name: html`<strong>${id}</strong>` })}</p>
   <//>`;
 }

@@ -30,8 +30,7 @@ export function SignIn({ server, act }) {
       onChange=${(/** @type {string} */ value) => setClient({ ...client, [name]: value.trim() })}
       type=${type}
       autocomplete="off"
-      maxlength="2000"
-    />`;
+      maxlength="2000" />`;
   return html`<section class="mcp-part" aria-label=${t('login.submit')}>
     <h2>${t('mcp.account')}</h2>
     <p class="muted">

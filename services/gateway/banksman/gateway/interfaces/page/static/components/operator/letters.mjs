@@ -35,16 +35,14 @@ export function DeadLetters({ pages }) {
     html`<span class="row-actions">
       <${LinkButton}
         aria-label=${t('operator.showOf', { id: String(letter.id) })}
-        onClick=${() => setShown(letter.id)}
-      >
+        onClick=${() => setShown(letter.id)}>
         ${t('operator.show')}
       <//>
       ${
         letter.can_replay &&
         html`<${LinkButton}
           aria-label=${t('operator.replayOf', { id: String(letter.id) })}
-          onClick=${() => replay(letter)}
-        >
+          onClick=${() => replay(letter)}>
           ${t('operator.replay')}
         <//>`
       }
@@ -62,15 +60,13 @@ export function DeadLetters({ pages }) {
       row=${row}
       keyOf=${(/** @type {Letter} */ letter) => letter.id}
       more=${t('operator.moreDeadLetters')}
-      empty=${t('operator.noDeadLetters')}
-    />
+      empty=${t('operator.noDeadLetters')} />
     ${
       shown &&
       html`<${Letter}
         id=${shown}
         onDone=${() => (setShown(null), done(shown))}
-        onClose=${() => setShown(null)}
-      />`
+        onClose=${() => setShown(null)} />`
     }`;
 }
 
@@ -86,7 +82,7 @@ function Letter({ id, onDone, onClose }) {
   const [discarding, setDiscarding] = useState(false);
   const { busy, error, run } = useAction();
   return html`<${Dialog} title=${t('operator.letterTitle', { id: String(id) })} onClose=${onClose} wide>
-    <div class="dialog-body operator-dialog">
+    <div class="dialog-body operator-dialog stack">
       <${Reading} of=${read} />
       ${letter && html`<${Content} letter=${letter} />`}
       <${FormError} error=${error} />
@@ -102,8 +98,7 @@ function Letter({ id, onDone, onClose }) {
                 type="button"
                 class="button danger"
                 disabled=${busy}
-                onClick=${() => run(() => api.call('dead_letter.discard', { letter_id: id }).then(onDone))}
-              >
+                onClick=${() => run(() => api.call('dead_letter.discard', { letter_id: id }).then(onDone))}>
                 ${t('operator.discardNow')}
               </button>
             </div>`
@@ -117,8 +112,7 @@ function Letter({ id, onDone, onClose }) {
                   type="button"
                   class="button primary"
                   disabled=${busy}
-                  onClick=${() => run(() => api.call('dead_letter.replay', { letter_id: id }).then(onDone))}
-                >
+                  onClick=${() => run(() => api.call('dead_letter.replay', { letter_id: id }).then(onDone))}>
                   ${t('operator.replay')}
                 </button>`
               }
@@ -154,7 +148,7 @@ function Content(/** @type {{letter: Replies['dead_letter.read']}} */ { letter }
 
 function Field(/** @type {{label: string, text: string}} */ { label, text }) {
   return html`<div class="field">
-    <div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div>
+    <div class="field-head muted text-xs"><span>${label}</span><${CopyButton} text=${text} /></div>
     <pre tabindex="0" aria-label=${label} role="group"><${Exact} text=${text} /></pre>
   </div>`;
 }

@@ -62,8 +62,7 @@ export function OpenRuns({ pages, tenant, onAll }) {
       ? html`<span class="status">${t('operator.cancelling')}</span>`
       : html`<${LinkButton}
           aria-label=${t('operator.cancelOf', { id: run.run_id })}
-          onClick=${() => setChosen(run)}
-        >
+          onClick=${() => setChosen(run)}>
           ${t('app.cancel')}
         <//>`,
   ];
@@ -79,8 +78,7 @@ export function OpenRuns({ pages, tenant, onAll }) {
       row=${row}
       keyOf=${(/** @type {OpenRun} */ run) => `${run.state} ${run.name}`}
       more=${t('operator.moreRuns')}
-      empty=${t('operator.noOpenRuns')}
-    >
+      empty=${t('operator.noOpenRuns')}>
       ${
         tenant &&
         html`<p class="muted">
@@ -117,8 +115,7 @@ function Cancellation({ run, onDone, onClose }) {
       api
         .call('operator.cancel', { tenant: run.tenant, run_id: run.run_id }, { reason: reason.trim() })
         .then(onDone)}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     <p>
       ${parts('operator.cancelQuestion', {
         run: html`<code>${run.run_id}</code>`,
@@ -132,7 +129,6 @@ function Cancellation({ run, onDone, onClose }) {
       rows="2"
       required
       autofocus
-      maxlength="2000"
-    />
+      maxlength="2000" />
   <//>`;
 }

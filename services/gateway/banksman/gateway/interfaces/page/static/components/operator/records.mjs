@@ -14,7 +14,7 @@ import { html } from '../ui.mjs';
  */
 export function Records({ title, columns, rows, keys, empty, children }) {
   const names = columns.map((key) => t(key));
-  return html`<section class="operator">
+  return html`<section class="operator stack">
     <h2>${title}</h2>
     ${children}
     ${

@@ -31,8 +31,7 @@ export function Services({ processes }) {
     title=${t('operator.services')}
     columns=${COLUMNS.services}
     rows=${rows}
-    empty=""
-  />`;
+    empty="" />`;
 }
 
 function Readiness(/** @type {{process: Replies['operator.services']['processes'][number]}} */ { process }) {
@@ -78,8 +77,7 @@ export function NatsServers({ nats }) {
       title=${t('operator.nats', { version: nats.version })}
       columns=${COLUMNS.servers}
       rows=${rows}
-      empty=""
-    />
+      empty="" />
     ${
       (nats.problem || used) &&
       html`<p class="muted">${nats.problem ? reasonOf('operator.check.nats', nats.problem) : used}</p>`
@@ -107,8 +105,7 @@ export function Runners(/** @type {{runners: Replies['operator.overview']['runne
     title=${t('operator.runners')}
     columns=${COLUMNS.runners}
     rows=${rows}
-    empty=${t('operator.noRunners')}
-  />`;
+    empty=${t('operator.noRunners')} />`;
 }
 
 /**

@@ -50,8 +50,7 @@ export function Tenants({ pages, onRuns }) {
     columns=${COLUMNS}
     row=${row}
     more=${t('operator.moreTenants')}
-    empty=${t('operator.noTenants')}
-  />`;
+    empty=${t('operator.noTenants')} />`;
 }
 
 /**

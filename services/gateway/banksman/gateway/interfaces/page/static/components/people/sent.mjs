@@ -25,7 +25,7 @@ export function Reachable() {
 
 export function Line(/** @type {{label: string, text: string}} */ { label, text }) {
   return html`<div class="field">
-    <div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div>
+    <div class="field-head muted text-xs"><span>${label}</span><${CopyButton} text=${text} /></div>
     <pre tabindex="0">${text}</pre>
   </div>`;
 }

@@ -39,8 +39,7 @@ export function RunAgain({ run, steps, onClose }) {
     label=${t('workflow.start')}
     disabled=${!step || !model.trim()}
     onSubmit=${submit}
-    onClose=${onClose}
-  >
+    onClose=${onClose}>
     <p>${t('run.againText')}</p>
     <p class="form-field">
       <span>${t('run.model')}</span

@@ -43,15 +43,14 @@ export function Comparison({ first, second }) {
             <${Reply} run=${run} /><${StepList}
               runId=${run.run_id}
               steps=${steps}
-              label=${`${t('run.steps')} ${at + 1}: ${run.model}`}
-            />
+              label=${`${t('run.steps')} ${at + 1}: ${run.model}`} />
           </div>`,
       )}
     </div>`;
 }
 
 function Reply(/** @type {{run: Replies['run.read']}} */ { run }) {
-  return 'content' in run && run.content ? html`<p class="run-reply">${run.content}</p>` : null;
+  return 'content' in run && run.content ? html`<p class="run-reply soft text-m">${run.content}</p>` : null;
 }
 
 /**

@@ -20,11 +20,10 @@ export function StepDetail({ runId, stepId, version }) {
   useLayoutEffect(() => void (read && heading.current?.focus()), [read === null]);
   const close = () => (location.hash = addressOf('runs', runId));
   return html`<section
-    class="step-detail"
+    class="step-detail card"
     aria-label=${t('run.step')}
-    onKeyDown=${(event) => event.key === 'Escape' && close()}
-  >
-    <header class="panel-head">
+    onKeyDown=${(event) => event.key === 'Escape' && close()}>
+    <header class="panel-head bar">
       <h2 tabindex="-1" ref=${heading}>${read ? nameOf(read.step) : t('app.loading')}</h2>
       ${
         read && html`<${CopyButton} text=${() => JSON.stringify(read, null, 2)} label=${t('run.copyJson')} />`
@@ -41,7 +40,7 @@ export function StepDetail({ runId, stepId, version }) {
 
 /** @param {{detail: StepDetail}} properties */
 function Content({ detail: { step, request, result } }) {
-  return html`<div class="step-content">
+  return html`<div class="step-content stack">
     ${
       request &&
       html`<h3>${t('run.request')}</h3>
@@ -81,7 +80,7 @@ function ModelRequest(/** @type {{request: Requested}} */ { request }) {
     }
     ${options_ && html`<${Folded} title=${t('run.options')}><${Pre} text=${json(options)} /><//>`}
     <${Folded} title=${t('run.messages', { count: messages.length })} open>
-      <ol class="step-messages">
+      <ol class="step-messages stack">
         ${messages.map(
           (message, at) =>
             html`<${Message} key=${at} message=${message} last=${at === messages.length - 1} />`,
@@ -113,7 +112,7 @@ function Fields({ value }) {
   const shown = Object.entries(value).filter(
     ([, one]) => one !== null && one !== '' && !(Array.isArray(one) && !one.length),
   );
-  return html`<dl class="step-fields">
+  return html`<dl class="step-fields stack">
     ${shown.map(
       ([name, one]) =>
         html`<div key=${name}>
@@ -136,8 +135,7 @@ function Folded({ title, note, open = false, children }) {
   return html`<details
     class="folded"
     open=${shown}
-    onToggle=${(event) => event.target === event.currentTarget && setShown(event.currentTarget.open)}
-  >
+    onToggle=${(event) => event.target === event.currentTarget && setShown(event.currentTarget.open)}>
     <summary>
       <span>${title}</span>${note && !shown && html`<span class="muted folded-note">${note}</span>`}
     </summary>

@@ -45,8 +45,7 @@ export function StepList({ runId, steps, current, label = t('run.steps') }) {
             key=${name}
             type="button"
             aria-pressed=${order === name}
-            onClick=${() => setOrder(name)}
-          >
+            onClick=${() => setOrder(name)}>
             ${t(key)}
           </button>`,
       )}
@@ -60,8 +59,7 @@ export function StepList({ runId, steps, current, label = t('run.steps') }) {
           step=${step}
           current=${step.step_id === current}
           start=${start}
-          width=${width}
-        />`;
+          width=${width} />`;
       })}
     </ol>
   </section>`;
@@ -78,10 +76,13 @@ const StepRow = memo(function StepRow(/** @type {StepProperties} */ { runId, ste
       <${Icon} name=${step.kind === 'tool' ? toolIcon(step.name) : ICONS[step.kind]} size=${16} />
       <span class="step-text">
         <span class="step-name">${nameOf(step)}</span>
-        ${step.summary && html`<span class="step-summary"><${Exact} text=${step.summary} /></span>`}
+        ${
+          step.summary &&
+          html`<span class="step-summary soft text-s"><${Exact} text=${step.summary} /></span>`
+        }
       </span>
       <span class=${`status ${toneOf(step.status)}`}>${resultText(step.status)}</span>
-      <span class="step-figures">
+      <span class="step-figures soft text-s">
         <span>${step.duration_ms === null ? '' : formatDuration(step.duration_ms)}</span>
         <span>${counts && t('usage.tokens', counts)}</span>
         <span>${usage ? formatCost(usage.cost_usd) : ''}</span>

@@ -9,7 +9,7 @@ export function Calendar({ coming, names, onChoose }) {
   const known = coming.filter(({ schedule_id: id }) => names.has(id));
   const crowded = known.filter(({ more }) => more).map(({ schedule_id: id }) => names.get(id));
   const timezone = Intl.DateTimeFormat().resolvedOptions().timeZone || 'UTC';
-  return html`<section class="calendar" aria-labelledby="calendar-title">
+  return html`<section class="calendar stack" aria-labelledby="calendar-title">
     <h2 id="calendar-title">${t('schedule.coming')}</h2>
     ${
       known.length

@@ -44,21 +44,19 @@ export function ScheduleDialog(/** @type {{onClose: () => void}} */ { onClose })
         options=${[
           [MESSAGE, t('schedule.message')],
           ...workflows.map((one) => [one.name, one.title || one.name]),
-        ]}
-      />
+        ]} />
       <${Times} times=${times} onChange=${setTimes} />
       <${SchemaForm}
         key=${what}
         schema=${workflow?.parameters_schema ?? messageForm()}
         submitLabel=${t('schedule.create')}
-        onSubmit=${create}
-      />
+        onSubmit=${create} />
     </div>
   <//>`;
 }
 
 /** The label of a field that may stay empty. @param {Key} key */
-const optional = (key) => html`${t(key)} <span class="optional">${t('form.optional')}</span>`;
+const optional = (key) => html`${t(key)} <span class="optional muted text-xs">${t('form.optional')}</span>`;
 
 function Times(/** @type {{times: Times, onChange: (times: Times) => void}} */ { times, onChange }) {
   const { repeat } = times;
@@ -67,8 +65,7 @@ function Times(/** @type {{times: Times, onChange: (times: Times) => void}} */ {
       label=${t(label)}
       value=${times[name]}
       onChange=${(/** @type {string} */ value) => onChange({ ...times, [name]: value })}
-      ...${more}
-    />`;
+      ...${more} />`;
   const repeats = [ONCE, ...Object.keys(CRON), CUSTOM];
   return html`<${InWords} times=${times} onChange=${onChange} />
     <div class="schedule-times">
@@ -90,8 +87,7 @@ function Times(/** @type {{times: Times, onChange: (times: Times) => void}} */ {
     <${Check}
       label=${t('schedule.missed')}
       value=${times.missed === 'run_once'}
-      onChange=${(/** @type {boolean} */ on) => onChange({ ...times, missed: on ? 'run_once' : 'skip' })}
-    />`;
+      onChange=${(/** @type {boolean} */ on) => onChange({ ...times, missed: on ? 'run_once' : 'skip' })} />`;
 }
 
 /**
@@ -111,8 +107,7 @@ function InWords({ times, onChange }) {
       label=${optional('schedule.words')}
       value=${text}
       onChange=${read}
-      placeholder=${t('schedule.wordsExample')}
-    />
+      placeholder=${t('schedule.wordsExample')} />
     ${
       text.trim() &&
       html`<p class="muted schedule-words" role="status">

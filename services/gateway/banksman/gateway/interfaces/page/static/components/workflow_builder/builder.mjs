@@ -44,22 +44,19 @@ export function WorkflowBuilder({ stored, onStored }) {
       onChange=${set('title')}
       required
       maxlength="200"
-      pattern=".*[A-Za-z0-9].*"
-    />
+      pattern=".*[A-Za-z0-9].*" />
     <${TextField}
       label=${t('builder.description')}
       value=${draft.description}
       onChange=${set('description')}
       rows="2"
-      maxlength="4000"
-    />
+      maxlength="4000" />
     <${TextField}
       label=${t('builder.category')}
       value=${draft.category}
       onChange=${set('category')}
       pattern="[\\w\\-]+"
-      maxlength="64"
-    />
+      maxlength="64" />
     <${Fields} fields=${draft.fields} onChange=${set('fields')} />
     <${Steps} draft=${draft} tools=${tools ?? []} onChange=${set('steps')} />
     <fieldset class="builder-part">
@@ -69,8 +66,7 @@ export function WorkflowBuilder({ stored, onStored }) {
         value=${draft.result}
         optional
         references=${referencesAt(draft, draft.steps.length)}
-        onChange=${set('result')}
-      />
+        onChange=${set('result')} />
     </fieldset>
     <${FormError} error=${error} />
     <div class="builder-actions">
@@ -90,8 +86,7 @@ export function WorkflowBuilder({ stored, onStored }) {
         label=${t('builder.delete')}
         danger
         onSubmit=${remove}
-        onClose=${() => setDeleting(false)}
-      >
+        onClose=${() => setDeleting(false)}>
         <p>${t('builder.deleteQuestion', { title: draft.title || draft.name })}</p>
       <//>`
     }

@@ -21,22 +21,19 @@ export function Fields({ fields, onChange }) {
           key=${at}
           class="builder-row"
           role="group"
-          aria-label=${t('builder.field', { number: at + 1 })}
-        >
+          aria-label=${t('builder.field', { number: at + 1 })}>
           <${TextField}
             label=${t('builder.fieldLabel')}
             value=${field.label || field.name}
             onChange=${(/** @type {string} */ label) => set(at, labelled(field, label))}
             maxlength="100"
-            required
-          />
+            required />
           <${Choice}
             label=${t('builder.fieldKind')}
             value=${field.kind}
             onChange=${(/** @type {string} */ kind) => set(at, { kind })}
             options=${kindsFor(field)}
-            disabled=${field.kind === 'other'}
-          />
+            disabled=${field.kind === 'other'} />
           ${
             (field.kind === 'choice' || field.kind === 'several') &&
             html`<${TextField}
@@ -44,30 +41,26 @@ export function Fields({ fields, onChange }) {
               value=${field.choices.join('\n')}
               onChange=${(/** @type {string} */ text) => set(at, { choices: namesIn(text, '\n') })}
               rows="3"
-              required
-            />`
+              required />`
           }
           <div class="builder-actions">
             <${Box}
               label=${t('builder.required')}
               value=${field.required}
-              onChange=${(/** @type {boolean} */ required) => set(at, { required })}
-            />
+              onChange=${(/** @type {boolean} */ required) => set(at, { required })} />
             ${
               at > 0 &&
               html`<${IconButton}
                 name="up"
                 label=${t('builder.up')}
                 size=${16}
-                onClick=${() => onChange(moved(fields, at, -1))}
-              />`
+                onClick=${() => onChange(moved(fields, at, -1))} />`
             }
             <${IconButton}
               name="trash"
               label=${t('builder.removeField')}
               size=${16}
-              onClick=${() => onChange(fields.toSpliced(at, 1))}
-            />
+              onClick=${() => onChange(fields.toSpliced(at, 1))} />
           </div>
         </div>`,
     )}

@@ -37,23 +37,20 @@ export function Steps({ draft, tools, onChange }) {
                     name="up"
                     label=${t('builder.stepUp', { name: step.name })}
                     size=${16}
-                    onClick=${() => onChange(moved(steps, at, -1))}
-                  />`
+                    onClick=${() => onChange(moved(steps, at, -1))} />`
                 }
                 <${IconButton}
                   name="trash"
                   label=${t('builder.removeStep', { name: step.name })}
                   size=${16}
-                  onClick=${() => onChange(steps.toSpliced(at, 1))}
-                />
+                  onClick=${() => onChange(steps.toSpliced(at, 1))} />
               </span>
             </header>
             <${OneStep}
               step=${step}
               tools=${tools}
               references=${referencesAt(draft, at)}
-              onChange=${(/** @type {object} */ change) => set(at, change)}
-            />
+              onChange=${(/** @type {object} */ change) => set(at, change)} />
           </li>`,
       )}
     </ol>
@@ -64,8 +61,7 @@ export function Steps({ draft, tools, onChange }) {
             key=${type}
             type="button"
             class="button small"
-            onClick=${() => onChange(withStep(steps, type))}
-          >
+            onClick=${() => onChange(withStep(steps, type))}>
             <${Icon} name=${ICONS[type]} size=${15} />${known(`builder.add.${type}`, type)}
           </button>`,
       )}
@@ -81,13 +77,11 @@ function OneStep({ step, tools, references, onChange }) {
           label=${t('builder.prompt')}
           value=${step.prompt}
           references=${references}
-          onChange=${(/** @type {string} */ prompt) => onChange({ prompt })}
-        />
+          onChange=${(/** @type {string} */ prompt) => onChange({ prompt })} />
         <${Box}
           label=${t('builder.promptTools')}
           value=${step.tools === null}
-          onChange=${(/** @type {boolean} */ all) => onChange({ tools: all ? null : [] })}
-        />`;
+          onChange=${(/** @type {boolean} */ all) => onChange({ tools: all ? null : [] })} />`;
     case 'tool':
       return html`<${ToolStep} step=${step} tools=${tools} references=${references} onChange=${onChange} />`;
     default:
@@ -95,8 +89,7 @@ function OneStep({ step, tools, references, onChange }) {
         label=${t(`builder.message.${step.type}`)}
         value=${step.message}
         references=${references}
-        onChange=${(/** @type {string} */ message) => onChange({ message })}
-      />`;
+        onChange=${(/** @type {string} */ message) => onChange({ message })} />`;
   }
 }
 
@@ -118,8 +111,7 @@ function ToolStep({ step, tools, references, onChange }) {
       value=${step.tool}
       onChange=${(/** @type {string} */ tool) => onChange({ tool, arguments: {} })}
       options=${[['', t('form.choose')], ...[...offered].map((name) => [name, name])]}
-      required
-    />
+      required />
     ${names.map(
       (name) =>
         html`<${Text}
@@ -128,8 +120,7 @@ function ToolStep({ step, tools, references, onChange }) {
           value=${written(step.arguments[name])}
           optional=${!needed.has(name)}
           references=${references}
-          onChange=${(/** @type {string} */ value) => set(name, read(value, properties[name]))}
-        />`,
+          onChange=${(/** @type {string} */ value) => set(name, read(value, properties[name]))} />`,
     )}`;
 }
 
@@ -171,8 +162,7 @@ export function Text({ label, value, references, onChange, optional = false }) {
         rows="2"
         required=${!optional}
         value=${value}
-        onInput=${(event) => onChange(event.target.value)}
-      />
+        onInput=${(event) => onChange(event.target.value)} />
     </label>
     ${
       references.length > 0 &&

@@ -52,8 +52,7 @@ function Change({ id, change: { path, change, since, before } }) {
         path=${path}
         change=${change}
         before=${before}
-        shown=${error ? { note: error } : shown}
-      />`
+        shown=${error ? { note: error } : shown} />`
     }
   </details>`;
 }

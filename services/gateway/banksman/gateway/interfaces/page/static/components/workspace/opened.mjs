@@ -135,8 +135,7 @@ ${
         wrap="off"
         value=${text}
         onScroll=${onScroll}
-        onInput=${(event) => setText(event.target.value)}
-      />
+        onInput=${(event) => setText(event.target.value)} />
     </div>
     <${FormError} error=${changed && t('files.changedMeanwhile')} />
     <div class="dialog-actions">

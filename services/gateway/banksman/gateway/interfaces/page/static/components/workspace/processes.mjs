@@ -52,7 +52,7 @@ function Process({ id, process, onStop }) {
       </summary>
       ${open && html`<${Output} id=${id} process=${process} />`}
     </details>
-    <p class="tool-facts">
+    <p class="tool-facts muted text-xs">
       ${
         process.started_at &&
         html`<span>${t('processes.since', { time: formatMoment(process.started_at) })}</span>`
@@ -66,8 +66,7 @@ function Process({ id, process, onStop }) {
           class="stop"
           disabled=${busy}
           aria-label=${t('processes.stop', { command: process.command })}
-          onClick=${() => run(onStop)}
-        >
+          onClick=${() => run(onStop)}>
           <${Icon} name="stop" size=${14} />${t(busy ? 'timeline.stopping' : 'timeline.stop')}
         <//>`
       }

@@ -42,8 +42,7 @@ export function Terminal() {
       onScroll=${onScroll}
       tabindex="0"
       role="log"
-      aria-label=${t('terminal.label')}
-    >
+      aria-label=${t('terminal.label')}>
       ${!commands.length && html`<p class="empty">${t('terminal.empty')}</p>`}
       ${commands.map(
         ({ run: { id }, call, output }) =>
@@ -52,8 +51,7 @@ export function Terminal() {
             runId=${id}
             call=${call}
             output=${output}
-            late=${late.has(call.id)}
-          />`,
+            late=${late.has(call.id)} />`,
       )}
     </div>
     ${run && html`<div class="dialog-actions"><${StopButton} run=${run} /></div>`}

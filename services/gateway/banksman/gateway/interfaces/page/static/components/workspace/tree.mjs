@@ -32,8 +32,8 @@ function Folder({ folder, onOpen, menuOf }) {
         html`<li key=${file.path}>
           <button type="button" class="file" onClick=${() => onOpen(file)}>
             <${Icon} name="file" size=${16} />
-            <span class="file-path"><${Exact} text=${file.path.split('/').at(-1)} /></span>
-            <span class="file-meta">${formatBytes(file.size)} · ${formatWhen(file.modified_at)}</span>
+            <span class="file-path text-m"><${Exact} text=${file.path.split('/').at(-1)} /></span>
+            <span class="muted text-xs">${formatBytes(file.size)} · ${formatWhen(file.modified_at)}</span>
           </button>
           <${Menu} label=${t('files.actions', { path: file.path })} items=${menuOf(file)} />
         </li>`,
