@@ -94,6 +94,29 @@ async def test_after_stopping_no_request_is_handled_and_the_connection_stays_ope
         await bus.request(tenant, b"", 5)
 
 
+async def test_requests_during_a_stop_are_refused_with_a_reason_and_a_time(bus: Bus, tenant: str) -> None:
+    """P16, P21: one that a stop interrupts, and one that arrives while running handlers may still end."""
+    began, never = asyncio.Event(), asyncio.Event()
+
+    async def respond(message: Message) -> bytes:
+        began.set()
+        await never.wait()
+        return b""
+
+    async with asyncio.TaskGroup() as tasks:
+        async with serving(bus, tenant, respond) as control:
+            await bus.ready()
+            interrupted = tasks.create_task(bus.request(tenant, b"", WAIT_TIMEOUT_S))
+            await began.wait()
+            stopped = tasks.create_task(control.__aexit__(None, None, None))
+            late = await bus.request(tenant, b"", WAIT_TIMEOUT_S)
+            await stopped
+    for reply, reason in ((late, "nothing was done"), (await interrupted, "effect is not known")):
+        with pytest.raises(RemoteError, match=reason) as refused:
+            checked_reply(reply)
+        assert (refused.value.code, refused.value.retry_after_s) == (ErrorCode.UNAVAILABLE, 1.0)
+
+
 async def test_serving_continues_after_the_server_was_killed(own_nats: NatsServer, own_bus: Bus) -> None:
     async def respond(message: Message) -> bytes:
         return b"here"

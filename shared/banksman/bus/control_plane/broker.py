@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from types import TracebackType
 from typing import Any, Self
 
 from faststream import BaseMiddleware, ContextRepo, StreamMessage
@@ -19,7 +20,7 @@ from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import error_envelope
-from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded
+from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded, Unavailable
 from banksman.library_internals.faststream_nats import ConnectedBroker, OnMessage
 from banksman.library_internals.nats_client import subscribe
 from banksman.quotas.rates import Rates, TooManyRequests
@@ -27,7 +28,9 @@ from banksman.quotas.rates import Rates, TooManyRequests
 logger = logging.getLogger(__name__)
 
 HANDLERS_END_S = 4.0
-"""Seconds that all running handlers together get at a stop. A client repeats an interrupted request."""
+"""Seconds that all running handlers together get at a stop; then their requests are refused."""
+STOPPING = "the service stops; nothing was done"
+INTERRUPTED = "the service stopped before the request ended; whether it took effect is not known"
 INTAKE_MESSAGES = 16_384
 INTAKE_BYTES = 16 * 1024 * 1024
 """Maximum number and bytes of requests of one subject that wait for an intake; further ones are dropped."""
@@ -88,14 +91,22 @@ class Intake:
                 await self._bus.publish(reply, self._refusal(Overloaded("too many requests wait")))
             return
         queue.size += 1
-        task = asyncio.create_task(self._handle(tenant, queue, handle))
+        task = asyncio.create_task(self._handle(tenant, queue, reply, handle))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _handle(self, tenant: str, queue: _Queue, handle: Callable[[], Awaitable[None]]) -> None:
+    async def _handle(
+        self, tenant: str, queue: _Queue, reply: str, handle: Callable[[], Awaitable[None]]
+    ) -> None:
+        begun = False
         try:
             async with queue.slots:
+                begun = True
                 await handle()
+        except asyncio.CancelledError:
+            if reply and not begun:
+                await self._bus.publish(reply, self._refusal(Unavailable(STOPPING)))
+            raise
         finally:
             queue.size -= 1
             if queue.size == 0:
@@ -105,7 +116,7 @@ class Intake:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Drop the requests that still wait; their clients repeat them."""
+        """Refuse the requests that still wait; their clients repeat them."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -120,6 +131,7 @@ class SharedConnectionBroker(ConnectedBroker):
         """By subject: the function called in place of FastStream's dispatch."""
         self._bus = bus
         self._intake = intake
+        self._stopping = False
         super().__init__(
             bus.nc,
             bus.settings.urls,
@@ -128,8 +140,25 @@ class SharedConnectionBroker(ConnectedBroker):
             stop_s=HANDLERS_END_S,
         )
 
+    async def stop(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_val: BaseException | None = None,
+        exc_tb: TracebackType | None = None,
+    ) -> None:
+        self._stopping = True
+        await super().stop(exc_type, exc_val, exc_tb)
+
     async def _subscribe(self, subject: str, queue: str, callback: OnMessage) -> Subscription:
-        callback, intake = self.at_once.get(subject, callback), self._intake
+        async def admitted(msg: Msg) -> None:
+            # FastStream unsubscribes when its running handlers have ended; until then it drops requests.
+            if not self._stopping:
+                await dispatched(msg)
+            elif msg.reply:
+                await self._bus.publish(msg.reply, error_envelope(Unavailable(STOPPING)))
+
+        dispatched, intake = callback, self._intake
+        callback = self.at_once.get(subject, admitted)
         if intake is None:
             return await subscribe(self._bus.nc, subject, callback, queue=queue)
 
@@ -165,6 +194,10 @@ class _Replies(BaseMiddleware[Any, Any]):
         except NoReply:
             msg.reply_to = ""
             return None
+        except asyncio.CancelledError:
+            if msg.reply_to and self._bus.stats.reconnects == reconnects:
+                await self._bus.publish(msg.reply_to, error_envelope(Unavailable(INTERRUPTED)))
+            raise
         if self._bus.stats.reconnects != reconnects:
             # The server permits the reply only on the connection that received the request.
             msg.reply_to = ""
