@@ -35,6 +35,8 @@ class FakeGateway:
         """Replies to the next frames of a type, in place of an `ack`."""
         self.approvals: list[Frame] = []
         """The open approval requests that it lists."""
+        self.fields: Frame = {}
+        """Further fields of each response over HTTP."""
         self.url = ""
         self._on_message = on_message
         self._client: ServerConnection | None = None
@@ -78,7 +80,7 @@ class FakeGateway:
         """Return the list of approval requests over HTTP; None for the websocket."""
         if "upgrade" in request.headers:
             return None
-        response = connection.respond(200, json.dumps({"items": self.approvals, "next": None}))
+        response = connection.respond(200, json.dumps({"items": self.approvals, "next": None, **self.fields}))
         response.headers["content-type"] = "application/json"
         return response
 

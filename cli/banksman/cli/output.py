@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from typing import Any
 
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.visible import visible, visible_json
+from banksman.contracts.visible import one_line, visible, visible_json
 
 PROGRAM = "banksman"
 
@@ -52,7 +52,12 @@ def discard_unwritten() -> None:
 
 
 def print_line(text: str = "") -> None:
-    """Print text, which may be from outside: nothing in it can hide, or control the terminal."""
+    """Print one line of text, which may be from outside: nothing in it can hide, or begin another line."""
+    print_styled(one_line(text))
+
+
+def print_text(text: str) -> None:
+    """Print text of several lines, which may be from outside: nothing hides, or controls the terminal."""
     print_styled(visible(text))
 
 
@@ -72,17 +77,22 @@ def print_json(value: Any) -> None:
     print_styled(visible_json(value))
 
 
-def print_result(facts: Any, text: str, *, problems: Iterable[str] = (), as_json: bool) -> None:
-    """Print a result. As text, print the problems among its facts to standard error."""
+def print_result(facts: Any, text: str | list[str], *, problems: Iterable[str] = (), as_json: bool) -> None:
+    """Print a result. As text, a list has texts of several lines; problems go to standard error."""
     if as_json:
         print_json(facts)
         return
-    print_line(text)
+    if isinstance(text, str):
+        print_line(text)
+    else:
+        print_text("\n".join(text))
     for problem in problems:
         print_error(problem)
 
 
-def print_items(items: Sequence[Any], line: Callable[[Any], str], *, none: str, as_json: bool) -> None:
+def print_items(
+    items: Sequence[Any], line: Callable[[Any], str | list[str]], *, none: str, as_json: bool
+) -> None:
     """Print each item, with `line` as text; print `none` if there are no items."""
     for item in items:
         print_result(item, line(item), as_json=as_json)

@@ -20,7 +20,7 @@ from banksman.cli.output import Exit, exit_with
 from banksman.cli.services import run_service
 from banksman.contracts.errors import Fault
 from banksman.contracts.ids import check_token
-from banksman.contracts.visible import one_line, visible_json
+from banksman.contracts.visible import one_line, visible, visible_json
 
 if TYPE_CHECKING:
     from banksman.cli.client import conversations
@@ -170,7 +170,7 @@ def import_file(
     for one in () if json else items:
         missing = ", ".join(f"{name} ({count})" for name, count in one["left_out"].items())
         note = one["error"] or (f"left out: {missing}" if missing else "")
-        output.print_line(one_line(f"{one['conversation_id'] or 'not imported'}  {one['title']}  {note}"))
+        output.print_line(f"{one['conversation_id'] or 'not imported'}  {one['title']}  {note}")
     exit_with(Exit.WARNING if any(one["error"] for one in items) else Exit.OK)
 
 
@@ -190,7 +190,8 @@ def diff(
     if json:
         output.print_json(found)
     else:
-        sys.stdout.write(found["patch"])
+        # A pipe gets the patch as it is; files must not control the terminal of who reads it.
+        sys.stdout.write(visible(found["patch"]) if sys.stdout.isatty() else found["patch"])
 
 
 @app.command()
@@ -210,7 +211,7 @@ def processes(
             output.print_result(ended, _process_line(ended), as_json=json)
         elif read is not None:
             part = api.call("process.read", conversation, body={"process_id": read})
-            output.print_result(part, part["output"].removesuffix("\n"), as_json=json)
+            output.print_result(part, [part["output"].removesuffix("\n")], as_json=json)
         else:
             found = api.items("process.list", conversation)
             output.print_items(found, _process_line, none="no processes", as_json=json)
@@ -220,7 +221,7 @@ def _process_line(process: Mapping[str, Any]) -> str:
     code, reason = process["exit_code"], process["reason"]
     why = f": {reason}" if reason else "" if code is None else f" with exit code {code}"
     since = process["started_at"] or "unknown"
-    return f"{process['id']}  {process['status']}{why}  since {since}  {one_line(process['command'])}"
+    return f"{process['id']}  {process['status']}{why}  since {since}  {process['command']}"
 
 
 @app.command()
@@ -261,7 +262,7 @@ def usage(url: Url = None, json: Json = False) -> None:
     """Show the tenant's usage and limits for today and this month."""
     with gateway(url) as api:
         report = api.call("usage")
-    lines = "\n".join(map(_usage_line, report["windows"]))
+    lines = [_usage_line(window) for window in report["windows"]]
     output.print_result(report, lines, as_json=json)
     exit_with(Exit.WARNING if any(map(_exhausted, report["windows"])) else Exit.OK)
 

@@ -13,6 +13,7 @@ from banksman.cli.options import Json
 from banksman.cli.output import PROGRAM, Exit, exit_with
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import check_token
+from banksman.contracts.visible import one_line
 
 if TYPE_CHECKING:
     from banksman.cli.client.gateway import GatewayClient
@@ -155,15 +156,15 @@ def _open(api: GatewayClient, approval_id: str) -> dict[str, Any]:
     return request
 
 
-def _request_lines(request: dict[str, Any]) -> str:
+def _request_lines(request: dict[str, Any]) -> list[str]:
     from banksman.cli.client.view import request_lines
 
     head = f"{request['approval_id']}  expires {request['expires_at']}"
-    return "\n".join([head, *request_lines(request)])
+    return [head, *request_lines(request)]
 
 
-def _input_lines(request: Mapping[str, Any]) -> str:
+def _input_lines(request: Mapping[str, Any]) -> list[str]:
     from banksman.cli.client.view import asked_by
 
-    message = f"{asked_by(request)}{request['message']}"
-    return f"{request['request_id']}  expires {request['expires_at']}\n    {message}"
+    message = one_line(f"{asked_by(request)}{request['message']}")
+    return [f"{request['request_id']}  expires {request['expires_at']}", f"    {message}"]

@@ -87,7 +87,7 @@ def demo(gateway: GatewayClient, *, as_json: bool = False) -> Exit:
             sent = session.request("chat.send", conversation_id=conversation_id, content=text)
             worst = max(worst, follow(session, str(sent["run_id"]), view, always("approve")))
     if not as_json:
-        output.print_line(f"\nThe same in the browser: {gateway.url}")
+        output.print_text(f"\nThe same in the browser: {gateway.url}")
     return worst
 
 

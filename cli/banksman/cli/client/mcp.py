@@ -120,7 +120,7 @@ def sign_in(
     if json:
         output.print_json({"url": page})
         return
-    output.print_line(f"Open this address in a browser, within ten minutes:\n\n{page}\n")
+    output.print_text(f"Open this address in a browser, within ten minutes:\n\n{page}\n")
     if not (ended := typed("Address to which the browser was redirected: ")):
         output.print_error(f"finish it with: banksman mcp finish {server} ADDRESS{' --own' if own else ''}")
         exit_with(Exit.WARNING)

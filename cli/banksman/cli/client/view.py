@@ -51,7 +51,7 @@ class TextView:
             case "message.completed":
                 self._message(data)
             case "run.started" if self._history:
-                self._line(f"> {_text(data.get('message'))}")
+                self._line(_quoted(data.get("message")))
             case "run.queued":
                 self._queued(data)
             case "approval.requested":
@@ -93,7 +93,7 @@ class TextView:
 
     def _queued(self, data: Frame) -> None:
         if self._history:
-            self._line(f"> {_text(data.get('message'))}")
+            self._line(_quoted(data.get("message")))
         self._line(f"· queued; runs before it: {data.get('position')}")
         for _, command in self._open.values():
             self._line(f"  waiting for you: {command}")
@@ -124,7 +124,7 @@ class TextView:
 
     def _message(self, data: Frame) -> None:
         if data.get("role") == "user":
-            self._line(f"> {_text(data.get('content'))}")
+            self._line(_quoted(data.get("content")))
             return
         text = _text(data.get("content"))
         self._last_message = text
@@ -148,7 +148,7 @@ class TextView:
             self._line(str(content))
         if data["status"] != "completed":
             reason = f": {error['message']}" if error.get("message") else ""
-            self._line(f"· run {data['status']}{reason}")
+            self._line(one_line(f"· run {data['status']}{reason}"))
 
     def _cut(self, data: Frame) -> None:
         since = f"events after {self._last_at}" if self._last_at else "events at this point"
@@ -157,7 +157,7 @@ class TextView:
 
     def _line(self, text: str) -> None:
         self._end_line()
-        output.print_line(text)
+        output.print_text(text)
 
     def _write(self, text: str) -> None:
         if text:
@@ -181,18 +181,18 @@ def _one_line(type: str, data: Frame) -> str | None:
         case "tool_call.completed":
             return f"  {_result(data)}"
         case "protocol.retry":
-            return f"· retried the model request: {data.get('error')}"
+            return one_line(f"· retried the model request: {data.get('error')}")
         case "model.notice":
-            return f"· {data.get('text')}"
+            return one_line(f"· {data.get('text')}")
         case "model.waiting":
             cause, seconds = str(data["reason"]).replace("_", " "), round(data["next_attempt_s"])
             return f"· model {cause}; next attempt in {seconds} s: {one_line(str(data['error']))}"
         case "approval.resolved":
             return f"· approval {data['outcome']} by {one_line(str(data.get('by')))}"
         case "input.requested":
-            return f"? {asked_by(data)}{data['message']}"
+            return one_line(f"? {asked_by(data)}{data['message']}")
         case "workflow.progress":
-            return f"· {data['step']}/{data['total']} {data['message']}"
+            return one_line(f"· {data['step']}/{data['total']} {data['message']}")
         case _:
             return None
 
@@ -201,6 +201,11 @@ def asked_by(request: Mapping[str, Any]) -> str:
     """Return who receives a requested value, unless it is a workflow."""
     server = request.get("server")
     return f"The MCP server {server} asks (it receives the value; no secrets): " if server else ""
+
+
+def _quoted(content: object) -> str:
+    """Return a user's message, none of whose lines looks like another event."""
+    return "\n".join(f"> {line}" for line in _text(content).split("\n"))
 
 
 def _called(data: Frame) -> str:

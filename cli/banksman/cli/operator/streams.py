@@ -113,7 +113,7 @@ def show_letter(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
     for name, value in sorted(found.headers.items()):
         output.print_line(f"header   {name}: {value}")
     output.print_line(f"payload  {len(payload)} bytes")
-    output.print_line(_readable(payload[:SHOWN_BYTES]))
+    output.print_text(_readable(payload[:SHOWN_BYTES]))
     if len(payload) > SHOWN_BYTES:
         output.print_line(f"… {len(payload) - SHOWN_BYTES} more bytes; --json prints all")
     return Exit.OK
