@@ -219,6 +219,21 @@ async def test_an_invited_person_opens_the_link_and_stays_signed_in(stage: Stage
     assert json.loads(stage.uploads["v1/invitations"]) == {"text": "bi-secret"}
 
 
+@pytest.mark.parametrize("given", ["after the link of a conversation", "with a view"])
+async def test_an_invitation_leads_to_the_conversation_that_was_shared(stage: Stage, given: str) -> None:
+    """R34: a person who gets both links sees the conversation, also if one link names it."""
+    stage.token = "bk-of-linus"
+    stage.resources["POST v1/invitations"] = {**scenes.KEY, "user": "linus", "key": "bk-of-linus"}
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c-shared")
+        await expect(page.get_by_label("Key")).to_be_visible()
+        if given == "with a view":
+            await page.goto(f"{stage.url}/")
+        await page.goto(f"{stage.url}/#/invitation/bi-secret" + ("/c/c-shared" if "view" in given else ""))
+        await expect(page.get_by_role("button", name="Account")).to_be_visible()
+        assert page.url == f"{stage.url}/#/c/c-shared"
+
+
 async def test_own_instructions_are_saved_and_the_month_is_shown(stage: Stage) -> None:
     """R34: what the user wants of every reply, and what all runs of the tenant have cost."""
     stage.resources |= scenes.RESOURCES

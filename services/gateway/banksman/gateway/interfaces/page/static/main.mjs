@@ -10,9 +10,16 @@ import { Store } from './store.mjs';
 import { TOKEN } from './stores/session.mjs';
 import { restoreTheme } from './theme.mjs';
 
-const INVITATION = /^#\/invitation\/([\w-]+)$/;
-// A link that is opened in a tab with the page changes only the address.
-addEventListener('hashchange', () => INVITATION.test(location.hash) && location.reload());
+// After the text comes the view to open afterwards, for example `/c/` and the id of a shared conversation.
+const INVITATION = /^#\/invitation\/([\w-]+)(\/.*)?$/;
+// A link that is opened in a tab with the page changes only the address: the view of the tab stays.
+addEventListener('hashchange', ({ oldURL }) => {
+  const [invitation, , view] = INVITATION.exec(location.hash) ?? [];
+  if (!invitation) return;
+  const before = new URL(oldURL).hash;
+  if (!view && !INVITATION.test(before)) history.replaceState(null, '', invitation + before.slice(1));
+  location.reload();
+});
 
 // The keys of an input method are text, for example Enter, which ends a composition. Safari reports them by the code.
 const isComposed = (/** @type {KeyboardEvent} */ event) => event.isComposing || event.keyCode === 229;
@@ -72,9 +79,9 @@ whenIdle(() =>
 
 /** The key of the invitation that the address names; the address must not stay. It is null for other addresses. */
 async function claimed() {
-  const [, text] = INVITATION.exec(location.hash) ?? [];
+  const [, text, view] = INVITATION.exec(location.hash) ?? [];
   if (!text) return null;
-  history.replaceState(null, '', location.pathname);
+  history.replaceState(null, '', location.pathname + (view ? `#${view}` : ''));
   try {
     return { token: (await api.call('invitation.claim', {}, { text })).key };
   } catch (failure) {
