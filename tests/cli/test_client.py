@@ -43,9 +43,9 @@ class Cli:
         options = ("--detach", "--port", "0", "--data-dir", str(self.data_dir))
         return banksman("up", *options, BANKSMAN_AGENT__DRAIN_S="0")
 
-    def json(self, *arguments: str) -> list[dict[str, Any]]:
+    def json(self, *arguments: str, stdin: str = "") -> list[dict[str, Any]]:
         """Return a command's JSON output."""
-        return [json.loads(line) for line in self(*arguments, "--json").stdout.splitlines()]
+        return [json.loads(line) for line in self(*arguments, "--json", stdin=stdin).stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -318,34 +318,37 @@ def test_workflows_are_listed(cli: Cli) -> None:
     assert all(json.loads(line)["name"] for line in done.stdout.splitlines())
 
 
-def test_a_schedule_is_added_run_paused_resumed_and_removed(cli: Cli) -> None:
-    times = ("--cron", "0 9 * * MON-FRI", "--timezone", "Europe/Berlin")
-    [added] = cli.json("schedules", "add", *times, "--prompt", "hello", "--title", "Greeting")
-    schedule = added["id"]
-    [started] = cli.json("schedules", "run", schedule)
+def test_any_operation_is_called_with_the_ids_of_its_path_and_its_fields(cli: Cli) -> None:
+    times = ("cron=0 9 * * MON-FRI", "timezone=Europe/Berlin")
+    start = 'start={"type": "prompt", "content": "hello"}'
+    [added] = cli.json("call", "schedule.create", start, *times, "title=-", stdin="Greeting\n")
+    [started] = cli.json("call", "schedule.run", added["id"])
     follow_to_the_end(cli, started["conversation_id"])
-    [paused] = cli.json("schedules", "pause", schedule)
-    shown = cli("schedules", "show", schedule)
-    [resumed] = cli.json("schedules", "resume", schedule)
-    listed = cli("schedules", "ls")
-    assert cli("schedules", "rm", schedule).returncode == 0
+    [paused] = cli.json("call", "schedule.update", added["id"], start, *times, "paused=true")
+    shown = cli("call", "schedule.read", added["id"])
+    removed = cli("call", "schedule.delete", added["id"])
 
+    assert added["title"] == "Greeting" and added["next_at"]
     assert (paused["paused"], paused["next_at"], paused["cron"]) == (True, None, "0 9 * * MON-FRI")
-    assert (resumed["next_at"], resumed["title"]) == (added["next_at"], "Greeting")
-    assert shown.stdout.splitlines()[-1].endswith(f"completed  {started['run_id']}")
-    assert f"{schedule}  {added['next_at']}  0 9 * * MON-FRI (Europe/Berlin)  Greeting" in listed.stdout
-    assert cli.json("schedules", "ls") == []
+    assert json.loads(shown.stdout)["runs"][0]["run_id"] == started["run_id"]
+    assert (removed.returncode, removed.stdout) == (0, "{}\n")
+    assert cli.json("call", "schedule.list") == [{"items": [], "next": None}]
 
 
-def test_the_provider_of_web_searches_is_set_tested_shown_and_removed(cli: Cli) -> None:
-    fails = cli("web-search", "tavily", "--at", "https://127.0.0.1:9/search", stdin="key-of-the-tenant")
-    [shown] = cli.json("web-search")
-    removed = cli("web-search", "none")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param(("schedule.lst",), "the name of an operation: schedule.list", id="misspelt"),
+        pytest.param(("schedule.list", "more"), "NAME=VALUE after 0 values of the path", id="too many words"),
+        pytest.param(("audit.export",), "an operation whose reply is JSON", id="a file"),
+        pytest.param(("schedule.read", "no-such"), "no schedule with id 'no-such'", id="refused"),
+    ],
+)
+def test_a_call_that_cannot_be_made_names_the_reason(cli: Cli, words: tuple[str, ...], says: str) -> None:
+    done = cli("call", *words)
 
-    assert fails.returncode != 0 and "its test failed" in fails.stderr
-    assert (shown["provider"], shown["has_key"]) == ("tavily", True)
-    assert "key-of-the-tenant" not in fails.stderr + json.dumps(shown)
-    assert removed.stdout == "no provider\n"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
 
 
 def test_a_secret_is_read_from_standard_input_listed_by_name_and_removed(cli: Cli) -> None:
@@ -362,24 +365,17 @@ def test_a_secret_is_read_from_standard_input_listed_by_name_and_removed(cli: Cl
     assert cli("secrets", "ls").stdout == "no secrets\n"
 
 
-def test_a_schedule_of_a_workflow_takes_its_parameters_by_name_and_by_position(cli: Cli) -> None:
-    at = ("--at", "2090-01-01T00:00:00Z")
-    [added] = cli.json("schedules", "add", *at, "--workflow", "create_project", "template=web", "demo")
-    extra = cli("schedules", "add", *at, "--workflow", "create_project", "demo", "web", "more")
-    wrong = cli("schedules", "add", *at, "--workflow", "create_project", "name=")
-    misspelt = cli("schedules", "add", *at, "--workflow", "create_project", "tmeplate=web", "demo")
+def test_a_workflow_takes_its_parameters_by_name_and_by_position(cli: Cli) -> None:
+    given = cli("workflows", "run", "search_code", "no-such-text", "path=.", "--json")
+    extra = cli("workflows", "run", "create_project", "demo", "web", "more")
+    misspelt = cli("workflows", "run", "create_project", "tmeplate=web", "demo")
     with_sign = cli("workflows", "run", "search_code", "a == b", "pat=src")
-    neither = cli("schedules", "add", *at)
-    assert cli("schedules", "rm", added["id"]).returncode == 0
 
-    given = added["start"]["parameters"]
-    assert (given["name"], given["template"]) == ("demo", "web")
+    assert (given.returncode, "no-such-text" in given.stdout) == (0, True), given.stderr
     assert (extra.returncode, "NAME=VALUE" in extra.stderr) == (2, True)
-    assert (wrong.returncode, "start.parameters.name" in wrong.stderr) == (2, True)
     assert (misspelt.returncode, "the text itself, write name=tmeplate=web" in misspelt.stderr) == (2, True)
     assert "NAME one of name, template" in misspelt.stderr
     assert (with_sign.returncode, "path=pat=src" in with_sign.stderr) == (2, True)
-    assert (neither.returncode, "either --prompt" in neither.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from banksman.cli.state import DataDir, Instance, ProcessIdentity
 from .conftest import WAIT_TIMEOUT_S, banksman, environment
 
 COMMANDS = [
-    "up", "down", "doctor", "reset", "chat", "run", "demo", "tail", "replay", "approvals", "approve",
+    "up", "down", "doctor", "reset", "call", "chat", "run", "demo", "tail", "replay", "approvals", "approve",
     "reject", "check", "accept", "salvage", "backup", "restore",
     "keys", "nats", "gateway", "agent", "tool-runner", "model-server", "config", "streams", "dead",
     "workflows",

@@ -108,7 +108,7 @@ INPUT = {"request_id": "q-1", "expires_at": "soon", "server": NAME, "message": L
 
 @pytest.mark.parametrize(
     ("command", "item"),
-    [(("schedules", "ls"), SCHEDULE), (("mcp", "ls"), SERVER), (("inputs",), INPUT)],
+    [(("call", "schedule.list"), SCHEDULE), (("mcp", "ls"), SERVER), (("inputs",), INPUT)],
 )
 def test_an_entry_of_a_list_begins_no_line_of_its_own(command: tuple[str, ...], item: dict[str, Any]) -> None:
     """P15: titles, programs, and errors and requests of servers, which others choose."""

@@ -6,21 +6,22 @@ import getpass
 import sys
 from collections.abc import Mapping
 from datetime import datetime
+from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from banksman.cli import output
-from banksman.cli.client import approvals, mcp, schedules
+from banksman.cli.client import approvals, mcp
 from banksman.cli.client.options import Conversation as InConversation
-from banksman.cli.client.options import Url, gateway
+from banksman.cli.client.options import Url, gateway, read_call
 from banksman.cli.options import Json, JsonLog, group, lazy
 from banksman.cli.output import Exit, exit_with
 from banksman.cli.services import run_service
-from banksman.contracts.errors import Fault
+from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
-from banksman.contracts.visible import one_line, visible, visible_json
+from banksman.contracts.visible import visible, visible_json
 
 if TYPE_CHECKING:
     from banksman.cli.client import conversations
@@ -36,7 +37,6 @@ workflows_app = typer.Typer(
 secrets_app = group("Values for tools that no model sees.")
 app.add_typer(approvals.app)
 app.add_typer(workflows_app, name="workflows")
-app.add_typer(schedules.app, name="schedules")
 app.add_typer(secrets_app, name="secrets")
 app.add_typer(mcp.app, name="mcp")
 
@@ -195,33 +195,23 @@ def diff(
 
 
 @app.command()
-def processes(
-    conversation: Conversation,
-    stop: Annotated[str | None, typer.Option(help="Stop this process.")] = None,
-    read: Annotated[
-        str | None, typer.Option("--output", help="Print the last output of this process.")
+def call(
+    operation: Annotated[str, typer.Argument(help="Its name, such as schedule.list.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="The ids in its path, then NAME=VALUE: JSON or text, `-` for standard input."),
     ] = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """List the running commands of a conversation, or stop one."""
+    """Call an operation by its name; print its reply as JSON."""
+    names, fields = read_call(operation, words or [])
     with gateway(url) as api:
-        if stop is not None:
-            ended = api.call("process.stop", conversation, body={"process_id": stop})
-            output.print_result(ended, _process_line(ended), as_json=json)
-        elif read is not None:
-            part = api.call("process.read", conversation, body={"process_id": read})
-            output.print_result(part, [part["output"].removesuffix("\n")], as_json=json)
-        else:
-            found = api.items("process.list", conversation)
-            output.print_items(found, _process_line, none="no processes", as_json=json)
-
-
-def _process_line(process: Mapping[str, Any]) -> str:
-    code, reason = process["exit_code"], process["reason"]
-    why = f": {reason}" if reason else "" if code is None else f" with exit code {code}"
-    since = process["started_at"] or "unknown"
-    return f"{process['id']}  {process['status']}{why}  since {since}  {process['command']}"
+        try:
+            reply = api.call(operation, *names, body=fields)
+        except JSONDecodeError as error:
+            raise BadInput("operation", operation, "an operation whose reply is JSON") from error
+    output.print_result(reply, visible_json(reply), as_json=json)
 
 
 @app.command()
@@ -332,32 +322,6 @@ ToolServer = Annotated[
     list[str] | None,
     typer.Option(help="Only this tool server receives it, or `mcp:ID` for an MCP server; repeatable."),
 ]
-
-
-@app.command("web-search")
-def web_search(
-    provider: Annotated[
-        Literal["searxng", "brave", "tavily", "none"] | None,
-        typer.Argument(help="Provider to use from now on; `none` removes it."),
-    ] = None,
-    at: Annotated[str | None, typer.Option(help="Address of its search API, for searxng.")] = None,
-    url: Url = None,
-    json: Json = False,
-) -> None:
-    """Show, test or set who searches the web for models."""
-    with gateway(url) as api:
-        if provider == "none":
-            api.call("search_provider.delete")
-        elif provider is not None:
-            key = _read_secret(f"Key of {provider}: ")
-            body = {"provider": provider, "url": at, **({"api_key": key} if key else {})}
-            api.call("search_provider.set", body=body)
-            if problem := api.call("search_provider.test")["problem"]:
-                raise Fault(f"{provider} is stored, but its test failed: {one_line(problem)}")
-        found = api.call("search_provider.read")
-    place = f" at {found['url']}" if found["url"] else ""
-    setting = f", set by {found['setting']}" if found["setting"] else ""
-    output.print_result(found, f"{found['provider'] or 'no provider'}{place}{setting}", as_json=json)
 
 
 def _read_secret(label: str) -> str:

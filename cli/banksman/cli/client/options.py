@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -74,3 +76,20 @@ def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
         return text
     # `version=1.0` is the text 1.0. `version=null` is null if the form allows null, otherwise the text.
     return text if "string" in kinds and not (value is None and "null" in kinds) else value
+
+
+def read_call(operation: str, given: list[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the ids in the path of an operation, and the fields of its body or query."""
+    from banksman.sdk.transports.http import PARAMETER, ROUTES
+
+    if operation not in ROUTES:
+        near = ", ".join(get_close_matches(operation, ROUTES)) or ", ".join(sorted(ROUTES))
+        raise BadInput("operation", operation, f"the name of an operation: {near}")
+    count = len(PARAMETER.findall(ROUTES[operation][1]))
+    fields: dict[str, Any] = {}
+    for word in given[count:]:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise BadInput("parameter", word, f"NAME=VALUE after {count} values of the path")
+        fields[name] = sys.stdin.read().rstrip("\r\n") if text == "-" else parse_value(text, {})
+    return tuple(given[:count]), fields
