@@ -271,9 +271,7 @@ def test_compromised_converter_has_only_its_pipes(runner: Runner, escape: str, w
     task: converter_process.Task = "image" if where == "thread of an image" else "markdown"
     order = converter_process.Order(
         task=task,
-        charset="utf-8",
-        base_url="",
-        media_type="",
+        option="",
         max_bytes=0,
         filter=base64.b64encode(converter_filter(threads=task == "image")).decode(),
         user=[runner.identity.uid, runner.identity.gid] if runner.identity.switches else [],

@@ -23,7 +23,13 @@ from banksman.quotas.places import Shares
 from banksman.runtime.waits import set_within
 from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.processes.process import Process
-from banksman.tool_runner.sandbox.base import KilledReason, Sandbox, SandboxCommand, SandboxUnavailable
+from banksman.tool_runner.sandbox.base import (
+    KilledReason,
+    OnListener,
+    Sandbox,
+    SandboxCommand,
+    SandboxUnavailable,
+)
 from banksman.tool_runner.settings import ProcessSettings, RunnerLimits
 from banksman.tool_runner.tools.toolbox import ToolRun, WorkspaceLocked, watching_growth
 
@@ -74,6 +80,7 @@ class LastingProcesses:
     backend: Sandbox
     limits: RunnerLimits
     proxy: CommandProxy | None = None
+    """If None, no command may connect, even if its policy allows it."""
     settings: ProcessSettings = field(default_factory=ProcessSettings)
     record: Callable[[Key, tuple[KnownProcess, ...]], Awaitable[None]] = _unrecorded
     """Stores the processes that the model takes for running, in the platform's record of the workspace."""
@@ -123,6 +130,16 @@ class LastingProcesses:
             return
         async with self._in_sandbox(conversation, run) as sandbox:
             yield sandbox
+
+    @asynccontextmanager
+    async def connected(self, run: ToolRun) -> AsyncGenerator[tuple[OnListener | None, Mapping[str, str]]]:
+        """Serve the proxy of commands; yield where its socket goes, and the variables of the commands."""
+        grant = None if self.proxy is None else self.proxy.grant(run.network)
+        if self.proxy is None or grant is None:
+            yield None, {}
+            return
+        async with self.proxy.session(grant.rules, "/".join(_key(run))) as session:
+            yield session.listen, grant.variables
 
     def list(self, key: Key) -> list[Process]:
         conversation = self._conversations.get(key)
@@ -262,12 +279,7 @@ class LastingProcesses:
 
     async def _open(self, conversation: _Conversation, run: ToolRun) -> Sandbox:
         async with AsyncExitStack() as opened:
-            on_listener = None
-            grant = None if self.proxy is None else self.proxy.grant(run.network)
-            if self.proxy is not None and grant is not None:
-                session = self.proxy.session(grant.rules, "/".join(_key(run)))
-                on_listener = (await opened.enter_async_context(session)).listen
-            conversation.variables = {} if grant is None else grant.variables
+            on_listener, conversation.variables = await opened.enter_async_context(self.connected(run))
             quota = watching_growth(run.workspace, _Watched(conversation), self.limits.sandbox)
             await opened.enter_async_context(quota)
             sandbox = await opened.enter_async_context(self.backend.shared(on_listener))

@@ -5,7 +5,7 @@ import codecs
 import contextlib
 import re
 import shlex
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -13,14 +13,12 @@ from banksman.contracts.errors import BanksmanError
 from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject, has_lone_surrogate
 from banksman.contracts.workspace_tools import BASH
-from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.processes.process import Process
 from banksman.tool_runner.processes.processes import LastingProcesses, ProcessRefused
 from banksman.tool_runner.processes.sessions import Language, SessionCall, Sessions
 from banksman.tool_runner.sandbox.base import (
     NO_TOOLCHAIN,
     KilledReason,
-    OnListener,
     OnOutput,
     SandboxCommand,
     SandboxOutcome,
@@ -84,11 +82,6 @@ class BashTool:
     toolchains: Mapping[str, Toolchain] = field(default_factory=dict[str, Toolchain])
     definition = BASH
 
-    @property
-    def proxy(self) -> CommandProxy | None:
-        """If None, no command may connect, even if its policy allows it."""
-        return self.processes.proxy
-
     async def run(self, arguments: JsonObject, run: toolbox.ToolRun) -> toolbox.ToolOutcome:
         """Run `command`; a non-zero exit code is a result, not an error of the tool."""
         script = str(arguments["command"])
@@ -123,7 +116,7 @@ class BashTool:
     ) -> toolbox.ToolOutcome:
         async with (
             toolbox.within_quota(run, self.limits.sandbox),
-            self._connected(run) as (on_listener, variables),
+            self.processes.connected(run) as (on_listener, variables),
             self.processes.sandbox_for(run) as sandbox,
         ):
             command = SandboxCommand(
@@ -173,7 +166,7 @@ class BashTool:
             ended = self._result(outcome, run.workspace, timeout_s)
         else:
             ended = await asyncio.to_thread(self._result, outcome, run.workspace, timeout_s)
-        if self.proxy is None and _wants_network(run):
+        if self.processes.proxy is None and _wants_network(run):
             ended.value["note"] = (
                 "The operator of this runner does not allow commands to connect to any host."
             )
@@ -192,19 +185,6 @@ class BashTool:
         if (size := len(script.encode())) > limit:
             return f"command: expected at most {limit} bytes (got {size}); write a script with write_file"
         return None
-
-    @contextlib.asynccontextmanager
-    async def _connected(
-        self, run: toolbox.ToolRun
-    ) -> AsyncGenerator[tuple[OnListener | None, Mapping[str, str]]]:
-        """Serve the command's proxy; yield where its socket goes, and the variables of the command."""
-        grant = None if self.proxy is None else self.proxy.grant(run.network)
-        if self.proxy is None or grant is None:
-            yield None, {}
-            return
-        label = f"{run.workspace.tenant}/{run.workspace.conversation}"
-        async with self.proxy.session(grant.rules, label) as session:
-            yield session.listen, grant.variables
 
     def _result(self, outcome: SandboxOutcome, workspace: Workspace, timeout_s: float) -> toolbox.ToolOutcome:
         shown = outcome.output.shown()

@@ -53,36 +53,43 @@ class Converter:
         Raises:
             ConversionFailed: It exceeds the limits, or the library failed. So do the other methods.
         """
-        order = self._order(identity, "markdown", base_url=base_url)
-        return await self._run(order, page.encode("utf-8", "replace"))
+        return await self._run("markdown", page.encode("utf-8", "replace"), identity, base_url)
 
     async def decode(self, page: bytes, charset: str, *, identity: SandboxIdentity) -> str:
-        return (await self._run(self._order(identity, "decode", charset=charset), page)).text
+        return (await self._run("decode", page, identity, charset)).text
 
     async def document(self, content: bytes, media_type: str, *, identity: SandboxIdentity) -> str:
         """Return the text of a PDF or office document; a line `[page 2]` begins the second page."""
-        return (await self._run(self._order(identity, "document", media_type=media_type), content)).text
+        return (await self._run("document", content, identity, media_type)).text
 
     async def patches(self, files: list[FileTexts], *, plain: bool, identity: SandboxIdentity) -> list[str]:
         """Return the patch of each file; see `file_patch`."""
         content = json.dumps({"files": files, "plain": plain}).encode()
-        return (await self._run(self._order(identity, "patch"), content)).text.split("\0")
+        return (await self._run("patch", content, identity)).text.split("\0")
 
     async def image(self, content: bytes, *, identity: SandboxIdentity) -> Converted:
         """Return PNG or JPEG of at most `MAX_FILE_BYTES`: its media type, a comma, and base64."""
-        return await self._run(self._order(identity, "image"), content)
+        return await self._run("image", content, identity)
 
-    async def _run(self, order: Order, page: bytes) -> Converted:
+    async def _run(self, task: Task, page: bytes, identity: SandboxIdentity, option: str = "") -> Converted:
         try:
             async with asyncio.timeout(self._limits.timeout_s), self._slots:
-                return await self._in_process(order, page)
+                return await self._in_process(task, page, identity, option)
         except TimeoutError:
             raise ConversionFailed(f"it took longer than {self._limits.timeout_s:g} s") from None
 
-    async def _in_process(self, order: Order, page: bytes) -> Converted:
+    async def _in_process(self, task: Task, page: bytes, identity: SandboxIdentity, option: str) -> Converted:
         try:
-            program = await asyncio.to_thread(converter_filter, threads=order["task"] == "image")
-            order["filter"] = base64.b64encode(program).decode()
+            program = await asyncio.to_thread(converter_filter, threads=task == "image")
+            order: Order = {
+                "task": task,
+                "option": option,
+                "max_bytes": MAX_FILE_BYTES,
+                "filter": base64.b64encode(program).decode(),
+                "user": [identity.uid, identity.gid] if identity.switches else [],
+                "memory_bytes": self._limits.memory_bytes,
+                "cpu_s": self._limits.cpu_s,
+            }
             process = await _start()
         except SandboxUnavailable as error:
             raise ConversionFailed(str(error)) from error
@@ -102,27 +109,6 @@ class Converter:
         if output is None:
             raise ConversionFailed(f"its text is longer than {self._limits.max_markdown_bytes} bytes")
         return _parse_output(output, status)
-
-    def _order(
-        self,
-        identity: SandboxIdentity,
-        task: Task,
-        *,
-        charset: str = "utf-8",
-        base_url: str = "",
-        media_type: str = "",
-    ) -> Order:
-        return {
-            "task": task,
-            "charset": charset,
-            "base_url": base_url,
-            "media_type": media_type,
-            "max_bytes": MAX_FILE_BYTES,
-            "filter": "",
-            "user": [identity.uid, identity.gid] if identity.switches else [],
-            "memory_bytes": self._limits.memory_bytes,
-            "cpu_s": self._limits.cpu_s,
-        }
 
 
 async def _start() -> asyncio.subprocess.Process:

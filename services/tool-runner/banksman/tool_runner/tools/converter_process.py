@@ -50,12 +50,9 @@ Task = Literal["decode", "markdown", "document", "patch", "image"]
 
 class Order(TypedDict):
     task: Task
-    charset: str
-    """Label of the page's character set."""
-    base_url: str
-    """Makes relative links of Markdown absolute."""
-    media_type: str
-    """Type of the document."""
+    option: str
+    """The label of the character set to decode, the address that makes relative links of Markdown absolute,
+    or the type of the document."""
     max_bytes: int
     """Maximum bytes of the reduced image."""
     filter: str
@@ -101,13 +98,15 @@ def main() -> None:
 def _converter(order: Order) -> Convert:
     match order["task"]:
         case "document":
-            return _document_converter(order["media_type"])
+            return _document_converter(order["option"])
         case "patch":
             return _patch_converter()
         case "image":
             return _image_converter(order["max_bytes"])
-        case _:
-            return _page_converter(order)
+        case "decode":
+            return _decoder(order["option"])
+        case "markdown":
+            return _markdown_converter(order["option"])
 
 
 def _patch_converter() -> Convert:
@@ -120,16 +119,10 @@ def _patch_converter() -> Convert:
     return convert
 
 
-def _page_converter(order: Order) -> Convert:
+def _decoder(label: str) -> Convert:
     # A codec is a module.
-    charset = webencodings.lookup(order["charset"]) or webencodings.UTF8
-    markdown = _markdown_converter(order["base_url"]) if order["task"] == "markdown" else None
-
-    def convert(content: bytes) -> tuple[str, list[str]]:
-        page, _ = webencodings.decode(content, charset)
-        return (page, []) if markdown is None else markdown(page)
-
-    return convert
+    charset = webencodings.lookup(label) or webencodings.UTF8
+    return lambda content: (webencodings.decode(content, charset)[0], [])
 
 
 def _document_converter(media_type: str) -> Convert:
@@ -193,7 +186,7 @@ def _image_converter(max_bytes: int) -> Convert:
     return convert
 
 
-def _markdown_converter(base_url: str) -> Callable[[str], tuple[str, list[str]]]:
+def _markdown_converter(base_url: str) -> Convert:
     import html_to_markdown
 
     options = html_to_markdown.ConversionOptions(
@@ -204,8 +197,8 @@ def _markdown_converter(base_url: str) -> Callable[[str], tuple[str, list[str]]]
         compact_tables=True,
     )
 
-    def convert(page: str) -> tuple[str, list[str]]:
-        converted = html_to_markdown.convert(page, options)
+    def convert(content: bytes) -> tuple[str, list[str]]:
+        converted = html_to_markdown.convert(webencodings.decode(content, webencodings.UTF8)[0], options)
         return converted.content or "", [warning.message for warning in converted.warnings or ()]
 
     return convert

@@ -11,7 +11,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, Unavailable
 from banksman.contracts.runner_requests import (
@@ -35,7 +35,10 @@ from banksman.contracts.runner_requests import (
 from banksman.contracts.workspaces import WorkspaceForget
 from banksman.quotas.places import Shares
 from banksman.runs.runners.lease import Lease
+from banksman.tool_runner.mcp.finder import McpFinder
+from banksman.tool_runner.processes.processes import ProcessRequests
 from banksman.tool_runner.tools.converter import ConversionFailed
+from banksman.tool_runner.tools.diffs import Diffs
 from banksman.tool_runner.tools.images import Images
 from banksman.tool_runner.workspaces import files
 from banksman.tool_runner.workspaces.entry import SnapshotLost, WorkspaceMoved
@@ -54,30 +57,6 @@ MAX_UPLOADS = 64
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class HandlesMcpRequests(Protocol):
-    async def read(
-        self, tenant: str, conversation_id: str, request: FindMcpTools | GetMcpPrompt
-    ) -> FileReply:
-        """Reply to a request whose workspace is prepared."""
-        ...
-
-    async def sign_in(self, request: DiscoverSignIn | RequestToken) -> FileReply:
-        """Reply to a request that uses no workspace."""
-        ...
-
-
-class WritesDiffs(Protocol):
-    async def diff(self, workspace: Workspace, request: FileDiff) -> WorkspaceDiff:
-        """Return what has changed in a workspace; files that are not compared are named."""
-        ...
-
-
-class HandlesProcessRequests(Protocol):
-    async def reply(self, key: tuple[str, str], request: ProcessRequest) -> FileReply:
-        """Reply to a request about the processes of a workspace, which is a tenant with a conversation."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class FilesApi:
     """Replies to file requests. They take no turn: each reads or replaces one file atomically."""
@@ -87,10 +66,10 @@ class FilesApi:
     registry: WorkspaceRegistry
     scheduler: SnapshotScheduler
     lease: Lease
-    diffs: WritesDiffs
-    mcp: HandlesMcpRequests | None = None
+    diffs: Diffs
+    mcp: McpFinder | None = None
     images: Images | None = None
-    processes: HandlesProcessRequests | None = None
+    processes: ProcessRequests | None = None
 
     async def respond(self, request: FileRequest, subject: str) -> FileReply:
         """Reply to `file.{r}.{t}.{c}`; every failure is a reply with `error`."""
@@ -149,7 +128,7 @@ class FilesApi:
         finally:
             self.registry.leave(entry)
 
-    def _mcp_handler(self) -> HandlesMcpRequests:
+    def _mcp_handler(self) -> McpFinder:
         if self.mcp is None:
             raise Unavailable("the sandbox of this runner does not isolate programs")
         return self.mcp

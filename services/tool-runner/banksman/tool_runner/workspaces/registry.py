@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 from banksman.contracts.errors import Unavailable
@@ -16,7 +15,6 @@ from banksman.contracts.processes import KnownProcess
 from banksman.contracts.workspace_tools import BASH, PROCESS_TOOLS, SEARCH_CODE, WEB_FETCH, WEB_SEARCH
 from banksman.contracts.workspaces import (
     AssistantFile,
-    RepositoryAccess,
     SnapshotRef,
     WorkspacePlacement,
     WorkspaceReport,
@@ -24,6 +22,7 @@ from banksman.contracts.workspaces import (
 )
 from banksman.quotas.places import SharedPlaces, Shares
 from banksman.runtime.failpoints import reach
+from banksman.tool_runner.repositories import Repositories
 from banksman.tool_runner.workspaces.archive import SnapshotRefused
 from banksman.tool_runner.workspaces.entry import (
     Reports,
@@ -81,16 +80,6 @@ class CallTurns:
         return self._workspaces.setdefault((tenant, conversation), asyncio.Lock())
 
 
-class LoadsRepositories(Protocol):
-    async def unpack(self, workspace: Workspace, path: str) -> None:
-        """Replace an uploaded archive by its content; raise `PathRefused` with the reason."""
-        ...
-
-    async def load(self, workspace: Workspace, access: RepositoryAccess) -> None:
-        """Fill a new workspace; raise `SourceFailed` with the reason."""
-        ...
-
-
 @dataclass
 class WorkspaceRegistry:
     workspaces: WorkspaceStore
@@ -102,7 +91,7 @@ class WorkspaceRegistry:
     """Whether processes that outlive their call run in a workspace, and may change it at any time."""
     before_removal: Callable[[str, str], Awaitable[None]] | None = None
     """Ends what still runs in the workspace of a tenant's conversation, before its files are removed."""
-    repositories: LoadsRepositories | None = None
+    repositories: Repositories | None = None
     _entries: dict[tuple[str, str], WorkspaceEntry] = field(
         default_factory=dict[tuple[str, str], WorkspaceEntry]
     )

@@ -8,14 +8,16 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ValidationError
 
+from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.sandbox.base import (
+    PROXY_PORT,
     KilledReason,
     OnListener,
     RunningOutput,
@@ -26,9 +28,12 @@ from banksman.tool_runner.sandbox.base import (
     run_until,
 )
 from banksman.tool_runner.sandbox.docker import supervisor
-from banksman.tool_runner.sandbox.docker.proxy import receiving
+from banksman.tool_runner.sandbox.listener import ListenerInbox
 from banksman.tool_runner.settings import SandboxLimits
 
+PROXY_MOUNT = "/run/banksman"
+"""Where a container has the directory with the local socket of its proxy."""
+_PROXY_SOCKET = "proxy"
 _READ_BYTES = 64 * 1024
 _ENGINE_HEADER = struct.Struct(">BxxxI")
 """Header of each piece of a container's output: stream and length."""
@@ -131,7 +136,7 @@ class Container:
         self, command: SandboxCommand, limits: SandboxLimits, stop: Stop, on_listener: OnListener | None
     ) -> None:
         """Run a command; `on_listener` receives the socket of its proxy, unless an earlier one did."""
-        with receiving(self.packets, on_listener) as proxy:
+        with _receiving(self.packets, on_listener) as proxy:
             request: dict[str, object] = {
                 "script": command.script,
                 "environment": command.environment(),
@@ -301,3 +306,27 @@ def directory_id(directory: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+@contextlib.contextmanager
+def _receiving(directory: Path, on_listener: OnListener | None) -> Generator[JsonObject | None]:
+    """Receive the listening socket of the proxy during the block; yield what the supervisor needs to send it.
+
+    The supervisor sends it to a local socket in a directory that only its container has. At that time, no
+    process of a command runs there that could send another socket.
+    """
+    if on_listener is None:
+        yield None
+        return
+    with contextlib.ExitStack() as opened:
+        packets = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened.callback(os.close, fd)
+        # The address of a local socket has at most 107 bytes; the path of the workspaces may have more.
+        path = f"/proc/self/fd/{fd}/{_PROXY_SOCKET}"
+        packets.bind(path)
+        opened.callback(os.unlink, path)
+        # The user of commands sends to it.
+        os.chmod(path, 0o666)  # noqa: S103 - only one container has the directory
+        opened.callback(ListenerInbox(packets, on_listener).close)
+        yield {"port": PROXY_PORT, "to": f"{PROXY_MOUNT}/{_PROXY_SOCKET}"}

@@ -10,10 +10,10 @@ import os
 import re
 import socket
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import docker
 import requests
@@ -22,7 +22,8 @@ from docker import errors
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import ENVIRONMENT, SandboxUnavailable
-from banksman.tool_runner.sandbox.docker import proxy, supervisor
+from banksman.tool_runner.sandbox.docker import supervisor
+from banksman.tool_runner.sandbox.docker.container import PROXY_MOUNT
 from banksman.tool_runner.sandbox.etc import DIRECTORY
 from banksman.tool_runner.sandbox.seccomp import command_filter
 from banksman.tool_runner.settings import MIB, SandboxLimits
@@ -48,28 +49,6 @@ _OWN_FILES = re.compile(r"/containers/([0-9a-f]{64})/(?:hostname|hosts|resolv\.c
 """Files that an engine mounts into each container, as `/proc/self/mountinfo` lists them."""
 
 
-class _Client(Protocol):
-    """The methods of `docker.APIClient` that are used here. `_requesting` translates their exceptions."""
-
-    def info(self) -> JsonObject: ...
-    def inspect_image(self, image: str) -> JsonObject: ...
-    def inspect_container(self, container: str) -> JsonObject: ...
-    def create_container_from_config(self, config: JsonObject, name: str) -> dict[str, str]: ...
-    @property
-    def base_url(self) -> str: ...
-    @property
-    def api_version(self) -> str: ...
-    def post(
-        self, url: str, *, params: Mapping[str, int], headers: Mapping[str, str], stream: bool
-    ) -> requests.Response: ...
-    def start(self, container: str) -> None: ...
-    def remove_container(self, container: str, *, v: bool, force: bool) -> None: ...
-    def containers(
-        self, *, all: bool, quiet: bool, filters: Mapping[str, Sequence[str]]
-    ) -> list[dict[str, str]]: ...
-    def close(self) -> None: ...
-
-
 class _BoundedClient(docker.APIClient):
     def request(self, *arguments: Any, **options: Any) -> requests.Response:
         options.setdefault("timeout", self.timeout)
@@ -86,8 +65,8 @@ class Engine:
         self._timeout_s = timeout_s
         self.address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         with self._requesting("connect"):
-            client = _BoundedClient(base_url=self.address, version="auto", timeout=timeout_s)
-        self._client = cast(_Client, client)
+            # Of any type: the type stubs of the SDK leave the results of its methods out.
+            self._client: Any = _BoundedClient(base_url=self.address, version="auto", timeout=timeout_s)
 
     def runtimes(self) -> frozenset[str]:
         with self._requesting("info"):
@@ -284,7 +263,7 @@ class ContainerRecipe:
                 "NetworkMode": "none" if beside is None else f"container:{beside}",
                 "Mounts": [
                     _mount(source, supervisor.WORKSPACE),
-                    _mount(packets, proxy.MOUNT, read_only=True),
+                    _mount(packets, PROXY_MOUNT, read_only=True),
                     *self._etc_mounts(),
                 ],
             },
