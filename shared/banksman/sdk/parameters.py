@@ -5,19 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from textwrap import indent
-from typing import TYPE_CHECKING, Any, Self, cast, get_type_hints
+from typing import Any, Self, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from banksman.contracts.validation_errors import bad_input
 from banksman.contracts.wire import JsonObject, Timestamp
-
-if TYPE_CHECKING:
-    from griffe import DocstringSection, PerStyleOptions
-
 
 _UNNAMED = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -120,19 +115,10 @@ def _named(function: Callable[..., object]) -> str:
     return getattr(function, "__name__", repr(function))
 
 
-_HEADER = re.compile(
-    r"^(Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes):[ \t]*\n+",
-    re.MULTILINE,
-)
 _SECTION = re.compile(r":[ \t]*$|^[ \t]*:|^[ \t]*-{3,}", re.MULTILINE)
 """Matches the header of a section in any of the three styles; a text without one is only a description."""
-_OPTIONS: PerStyleOptions = {
-    "google": {"warnings": False},
-    "numpy": {"warnings": False},
-    "sphinx": {"warnings": False},
-}
-# griffe parses these as admonitions. They are omitted, because each word of a description costs tokens.
-_OMITTED = frozenset({"Example", "Note", "Notes"})
+_NOTE = re.compile(r"^(?:Notes?|Examples?):[ \t]*\n", re.MULTILINE)
+"""Begins a part of a description that models do not get: each word of it costs tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,39 +140,18 @@ class Docstring:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Parse a docstring; None means an empty one."""
+        """Parse a docstring in Google, NumPy or Sphinx style; None means an empty one."""
         plain = inspect.cleandoc(text or "")
         if not _SECTION.search(plain):
             return cls(plain, {})
-        # Imported on first use: the import takes 0.1 s, and clients that serve no tools do not need it.
-        from griffe import Docstring as Source
-        from griffe import DocstringSectionParameters, parse_auto
+        # Not above: clients that serve no tools do not need it.
+        from docstring_parser import ParseError, parse
 
-        # griffe reads a header as text unless an empty line precedes it and none follows.
-        spaced = _HEADER.sub(r"\n\1:\n", plain)
-        sections = parse_auto(
-            Source(spaced, lineno=1),
-            style_order=["google", "numpy", "sphinx"],
-            default="google",
-            per_style_options=_OPTIONS,
-        )
-        listed = [section for section in sections if isinstance(section, DocstringSectionParameters)]
-        return cls(
-            _description(sections),
-            {one.name: " ".join(one.description.split()) for section in listed for one in section.value},
-        )
-
-
-def _description(sections: Iterable[DocstringSection]) -> str:
-    from griffe import DocstringSectionAdmonition, DocstringSectionText
-
-    texts: list[str] = []
-    for section in sections:
-        if isinstance(section, DocstringSectionText):
-            texts.append(section.value)
-        elif isinstance(section, DocstringSectionAdmonition) and section.title not in _OMITTED:
-            # griffe parses any `Word:` above an indented block as an admonition. Here it is description.
-            texts.append(f"{section.title}:\n{indent(section.value.contents, '    ')}")
-        else:
-            break
-    return "\n\n".join(texts).strip()
+        try:
+            parsed = parse(plain)
+        except (ParseError, IndexError):
+            # The library fails for some lines that begin with a colon.
+            return cls(plain, {})
+        about = parsed.description or "" if parsed.meta else plain
+        listed = {one.arg_name: " ".join((one.description or "").split()) for one in parsed.params}
+        return cls(_NOTE.split(about)[0].strip(), listed)
