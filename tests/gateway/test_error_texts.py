@@ -81,3 +81,12 @@ def test_a_body_that_is_not_json_is_described_without_the_words_of_the_parser(bo
         parse(Wire, body)
 
     assert str(refused.value) == text
+
+
+@pytest.mark.parametrize("text", ['{{"{0}": 1}}', '{{"{0}": 1, "{0}": 2}}', '{{"user": {{"{0}": 1}}}}'])
+def test_an_error_is_short_although_a_key_is_long(text: str) -> None:
+    """The text and the field of an error name a key that the client chose."""
+    with pytest.raises(BadInput) as raised:
+        parse(MODELS["NewKey"], text.format("k" * 100_000))
+
+    assert len(str(raised.value)) + len(str(raised.value.details)) < 2_000

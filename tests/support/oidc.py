@@ -64,6 +64,8 @@ class Provider:
     """Whether every request gets 503."""
     endpoints: dict[str, Any] = field(default_factory=dict[str, Any])
     """Other endpoints in its configuration, by name."""
+    further_keys: Any = ()
+    """Entries before its own key in the document of its keys, or a text in place of that document."""
     key_reads: int = 0
     refreshing: Literal["none", "kept", "rotated"] = "none"
     """Which refresh tokens it gives: none; one that stays valid, without another one at a renewal; or one for
@@ -152,7 +154,9 @@ class Provider:
 
     async def keys(self, _: web.Request) -> web.Response:
         self.key_reads += 1
-        return web.json_response({"keys": [self.key.public]})
+        if isinstance(self.further_keys, str):
+            return web.Response(text=self.further_keys)
+        return web.json_response({"keys": [*self.further_keys, self.key.public]})
 
     async def authorize(self, request: web.Request) -> web.Response:
         asked = dict(request.query)

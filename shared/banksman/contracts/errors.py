@@ -102,6 +102,8 @@ class BadInput(CallerMistake):
     """
 
     def __init__(self, field: str, value: object, expected: str) -> None:
+        # The name of a field may be a key that the caller chose.
+        field = _beginning(field)
         self.field = field
         self.value = value
         self.expected = expected
@@ -115,8 +117,11 @@ class BadInput(CallerMistake):
 def _shown(value: object, limit: int = 120) -> str:
     """Return the beginning of a value as JSON, with text in single quotation marks."""
     if isinstance(value, str):
-        return repr(value if len(value) <= limit else value[:limit] + "…")
-    text = "null" if value is NULL else json.dumps(value, default=str)
+        return repr(_beginning(value, limit))
+    return _beginning("null" if value is NULL else json.dumps(value, default=str), limit)
+
+
+def _beginning(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 

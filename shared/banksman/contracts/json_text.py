@@ -112,7 +112,7 @@ def _rule(data: bytes, fault: str) -> str:
     """Return the rule that a text violates, or the position of a syntax error."""
     rule = _POSITION.sub("", fault)
     if rule.startswith("Detected duplicate key"):
-        return f"duplicate key '{rule[24:-1]}'"
+        return f"duplicate key '{rule[24:-1][:200]}'"
     if rule == "number out of range":
         return "a number has more than 4300 digits"
     if constant := _constant(data):

@@ -160,6 +160,41 @@ async def test_an_endpoint_of_the_provider_that_is_not_secure_or_read_differentl
     assert (response.status_code, provider.key_reads) == (503, 0)
 
 
+@pytest.mark.parametrize(
+    "document",
+    ['{"keys": 5}', '{"keys": {"a": 1}}', '{"keys": null}', "[" * 5_000, '{"keys":' + "[" * 5_000, "5", "\0"],
+    ids=range(7),
+)
+async def test_a_document_of_the_provider_in_another_form_is_an_unavailable_provider(
+    start_gateway: GatewayFactory, provider: Provider, document: str
+) -> None:
+    """The gateway stays ready, and its keys read what they name."""
+    async with start_gateway(oidc=settings(provider, key_pause_s=0)) as served, served.http as http:
+        await eventually(lambda: opens(http, provider.token()))
+        provider.further_keys = document
+        responses = [await http.get(LISTING, headers=bearer(provider.token(key=SigningKey()))) for _ in "123"]
+        provider.further_keys = ()
+        await eventually(lambda: opens(http, provider.token()))
+    assert {response.status_code for response in responses} <= {401, 503}
+
+
+async def test_keys_of_the_provider_that_cannot_be_used_leave_the_others(
+    start_gateway: GatewayFactory, provider: Provider
+) -> None:
+    rsa = {"kty": "RSA", "n": "AQAB", "e": "AQAB"}
+    provider.further_keys = [
+        "x",
+        None,
+        {},
+        {**rsa, "alg": "none"},
+        {**rsa, "alg": ["RS256"]},
+        {"kty": ["EC"]},
+    ]
+    provider.endpoints = {"token_endpoint_auth_methods_supported": None}
+    async with start_gateway(oidc=settings(provider)) as served, served.http as http:
+        await eventually(lambda: opens(http, provider.token()))
+
+
 async def test_tokens_wait_for_a_provider_that_does_not_respond_at_the_start(
     start_gateway: GatewayFactory, provider: Provider
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from urllib.parse import quote_plus, urlencode
 import httpcore
 from aiohttp import encode_basic_auth
 from pydantic import Field
+from pydantic_core import from_json
 
 from banksman.contracts.errors import Unauthorized, Unavailable
 from banksman.contracts.urls import Url, UrlRefused, parse_url
@@ -86,8 +86,8 @@ class OidcProvider:
         found = await self._get(parse_url(f"{issuer.rstrip('/')}/.well-known/openid-configuration"))
         if found.get("issuer") != issuer:
             raise _unavailable(f"the issuer is {found.get('issuer')!r}, not {issuer!r}")
-        methods = found.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
-        method = self._settings.client_auth or ("basic" if "client_secret_basic" in methods else "post")
+        methods = found.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        method = self._settings.client_auth or ("basic" if "client_secret_basic" in str(methods) else "post")
         try:
             return ProviderEndpoints(
                 authorization=secure_url(str(found.get("authorization_endpoint"))),
@@ -194,7 +194,7 @@ async def _document(response: httpcore.Response) -> Document:
     if len(body) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
     # A revocation has no content.
-    found = json.loads(body or b"{}")
+    found: object = from_json(body or b"{}")
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
     return cast(Document, found)

@@ -286,13 +286,14 @@ def _is_jwt(token: str) -> bool:
 def _signing_keys(key_set: Mapping[str, Any]) -> tuple[SigningKey, ...]:
     """Return the public keys of a set that sign tokens, without other keys, such as those for encryption."""
     found: list[SigningKey] = []
-    for one in key_set.get("keys", ())[:MAX_KEYS]:
-        if one.get("use", "sig") != "sig" or one.get("kty") == "oct":
-            continue
+    listed = key_set.get("keys")
+    for one in cast(list[Any], listed)[:MAX_KEYS] if isinstance(listed, list) else ():
         try:
-            key = jwt.PyJWK(one)
-            found.append(SigningKey(key.key_id, key if "alg" in one else key.key))
-        except jwt.PyJWTError as error:
+            if one.get("use", "sig") == "sig" and one.get("kty") != "oct":
+                key = jwt.PyJWK(one)
+                found.append(SigningKey(key.key_id, key if "alg" in one else key.key))
+        except Exception as error:
+            # The library raises any error for a value of another type.
             logger.warning("a key of the OIDC provider cannot be used: %s", error)
     return tuple(found)
 
