@@ -36,7 +36,7 @@ export function App() {
     >
     <${Sidebar} />
     <div class="scrim" onClick=${() => (store.navigation.sidebar.value = false)} />
-    <main class="main">
+    <main class="main grow">
       ${view === 'chat' ? html`<${Chat} />` : html`<${LazyView} key=${view} name=${view} path=${path} />`}
     </main>
     ${

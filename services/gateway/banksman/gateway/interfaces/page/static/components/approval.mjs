@@ -39,7 +39,7 @@ function Resolved({ items, resolved }) {
         ${remember && known(`approval.remembered.${remember}`, '')}
       </span>
     </p>
-    <ul class="approval-trace">
+    <ul class="approval-trace muted">
       ${items.map((item) => html`<${Trace} item=${item} decision=${byCall.get(item.tool_call_id)} />`)}
     </ul>
   </section>`;
@@ -151,7 +151,7 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
       ${
         reason !== null &&
         html`<label class="approval-reason">
-          <span>${t('approval.reason')}</span>
+          <span class="muted">${t('approval.reason')}</span>
           <input
             type="text"
             maxlength="2000"

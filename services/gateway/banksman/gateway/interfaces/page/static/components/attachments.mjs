@@ -5,22 +5,8 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { imageFiles, isImage, writtenText } from '../attachments.mjs';
 import { t } from '../strings.mjs';
 import { cutLines, formatBytes, isImageData } from '../text.mjs';
+import { useRead } from './requests.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
-
-/** A button that picks files. @param {{onFiles: (files: File[]) => void}} properties */
-export function AttachButton({ onFiles }) {
-  const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
-  const pick = (/** @type {PageEvent} */ event) => {
-    onFiles([...(event.target.files ?? [])]);
-    event.target.value = '';
-  };
-  return html`<${IconButton}
-      name="attach"
-      size=${17}
-      label=${t('attach.add')}
-      onClick=${() => picker.current?.click()} />
-    <input ref=${picker} type="file" multiple hidden onChange=${pick} />`;
-}
 
 /**
  * Attach files that are dropped anywhere on the page. Without this, the browser shows such a file in place of the page.
@@ -96,16 +82,7 @@ function Thumbnail(/** @type {{file: Blob, name?: string}} */ { file, name = '' 
 function StoredImage({ path }) {
   const { api, navigation } = useStore();
   const id = navigation.currentId.value;
-  const [file, setFile] = useState(/** @type {Blob | null} */ (null));
-  useEffect(() => {
-    let current = true;
-    if (id)
-      api.file(id, path).then(
-        (blob) => current && setFile(blob),
-        () => {},
-      );
-    return () => void (current = false);
-  }, [id, path]);
+  const { value: file } = useRead(id && (() => api.file(id, path)), [id, path]);
   return file && html`<${Thumbnail} file=${file} name=${path} />`;
 }
 
@@ -143,7 +120,7 @@ export function MessageContent({ content }) {
   ${text && html`<div class="bubble" dir="auto">${cutLines(text)}</div>`}
   ${
     files.length > 0 &&
-    html`<p class="changed">
+    html`<p class="changed wrap muted">
       ${files.map((part) => html`<${FileChip}><${Icon} name="file" size=${14} />${part.path}<//>`)}
     </p>`
   }`;

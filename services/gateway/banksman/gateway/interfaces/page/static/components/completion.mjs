@@ -53,6 +53,7 @@ export function Completion({ text, caret, area, keys, onChosen, onPrompt, onClos
     ${found.map(
       (option, index) =>
         html`<li
+          class="bar"
           key=${`${option.prompt?.server ?? ''} ${option.name}`}
           role="option"
           aria-selected=${index === at}

@@ -4,9 +4,9 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { openRun, pendingApprovals } from '../events.mjs';
 import { parts, t, withTexts } from '../strings.mjs';
-import { AttachButton, AttachedFiles, useDroppedFiles } from './attachments.mjs';
+import { AttachedFiles, useDroppedFiles } from './attachments.mjs';
 import { useRead } from './requests.mjs';
-import { Icon, IconButton, LinkButton, html, lazy, useStore } from './ui.mjs';
+import { FilePicker, Icon, IconButton, LinkButton, html, lazy, useStore } from './ui.mjs';
 
 const Completion = lazy(() => import('./completion.mjs'), 'Completion');
 const PromptDialog = lazy(() => withTexts(import('./prompt.mjs'), 'forms', 'workflows'), 'PromptDialog');
@@ -107,7 +107,12 @@ export function Composer() {
           onKeyDown=${onKeyDown}
           onPaste=${onPaste} />
         <div class="composer-row bar">
-          <${AttachButton} onFiles=${add} />
+          <${FilePicker}
+            Button=${IconButton}
+            name="attach"
+            size=${17}
+            label=${t('attach.add')}
+            onPicked=${add} />
           <button type="button" class="toggle to-workflows" onClick=${() => (runs.form.value = true)}>
             <${Icon} name="workflow" size=${16} /><span>${t('workflow.title')}</span>
           </button>

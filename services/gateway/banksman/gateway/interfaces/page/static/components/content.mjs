@@ -8,8 +8,9 @@ import { blocksOf, growingBlocks, imagePath } from '../markdown.mjs';
 import { mathsFor } from '../maths.mjs';
 import { sanitise } from '../sanitise.mjs';
 import { cutLines, isImageData } from '../text.mjs';
-import { explain, t } from '../strings.mjs';
+import { t } from '../strings.mjs';
 import { dark } from '../theme.mjs';
+import { useRead } from './requests.mjs';
 import { CopyButton, html, memo, useStore } from './ui.mjs';
 
 /** Width below which a diagram scrolls instead of shrinking. */
@@ -117,24 +118,19 @@ export const MessageImage = memo(function MessageImage(
 ) {
   const { api, navigation, workspace } = useStore();
   const isData = isImageData(address);
-  const [url, setUrl] = useState(isData ? address : null);
-  const [problem, setProblem] = useState('');
   const name = (isData ? null : imagePath(address)) ?? '';
   const id = navigation.currentId.value ?? '';
   const version = workspace.version.value;
-  useEffect(() => {
-    if (isData) return undefined;
-    let current = true;
-    imageAt(api, id, name, version).then(
-      (read) => current && (setUrl(read), setProblem(read ? '' : t('content.imageTooLarge', { name }))),
-      (error) => current && setProblem(t('content.imageFailed', { name, reason: explain(error) })),
-    );
-    return () => void (current = false);
-  }, [address, id, version]);
+  const read = async () => ({ url: await imageAt(api, id, name, version) });
+  const { value, error } = useRead(!isData && read, [address, id, version]);
+  const url = isData ? address : value?.url;
+  const problem = error
+    ? t('content.imageFailed', { name, reason: error })
+    : url === null && t('content.imageTooLarge', { name });
   if (problem) return html`<p class="notice info" role="note">${problem}</p>`;
   return html`<figure class="message-image">
     ${url && html`<img src=${url} alt=${text || name || t('content.image')} />`}
-    <figcaption>${text || name}</figcaption>
+    <figcaption class="muted text-s">${text || name}</figcaption>
   </figure>`;
 });
 
@@ -149,7 +145,11 @@ const Prose = memo(function Prose(/** @type {{markup: string}} */ { markup }) {
     );
     return () => clearTimeout(timer);
   }, [markup]);
-  return html`<div class="prose" dir="auto" ref=${box} dangerouslySetInnerHTML=${{ __html: clean }} />`;
+  return html`<div
+    class="prose anywhere"
+    dir="auto"
+    ref=${box}
+    dangerouslySetInnerHTML=${{ __html: clean }} />`;
 });
 
 /** Colour a code block inside a list or a quotation, which is a part of its markup. */
@@ -168,7 +168,7 @@ export const Code = memo(function Code(/** @type {CodeProperties} */ { language,
   const isPart = colours.markup !== null && source.startsWith(colours.source);
   const rest = source.slice(colours.source.length);
   return html`<figure class="code">
-    <figcaption>
+    <figcaption class="muted text-xs">
       <span>${label ?? (language || 'text')}</span
       ><${CopyButton} text=${whole} label=${t('content.copyCode')} />
     </figcaption>
@@ -209,24 +209,16 @@ export function useColours(language, source) {
 }
 
 const Diagram = memo(function Diagram(/** @type {{source: string}} */ { source }) {
-  const [picture, setPicture] = useState(/** @type {Awaited<ReturnType<typeof draw>> | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
   const isDark = dark.value;
-  useEffect(() => {
-    let current = true;
-    draw(source, isDark).then(
-      (drawn) => current && (setPicture(drawn), setError(null)),
-      (failure) => current && setError(explain(failure)),
-    );
-    return () => void (current = false);
-  }, [source, isDark]);
+  const { value: picture, error } = useRead(() => draw(source, isDark), [source, isDark]);
   if (error !== null) {
     return html`<div class="diagram-error">
       <p role="note">${error}</p>
       <${Code} language="mermaid" source=${source} />
     </div>`;
   }
-  if (picture === null) return html`<div class="diagram pending" role="status">${t('content.drawing')}</div>`;
+  if (picture === null)
+    return html`<div class="diagram muted text-s" role="status">${t('content.drawing')}</div>`;
   return html`<figure class="diagram">
     <div class="diagram-scroll" tabindex="0">
       <img

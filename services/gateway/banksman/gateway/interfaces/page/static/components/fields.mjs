@@ -27,7 +27,7 @@ export function TextField({ label, value, onChange, late, field, children, ...co
 }
 
 /**
- * A line of text that is passed on when the user has finished. Until then it keeps what the user writes, also when
+ * A line of text that is passed on, without spaces around it, when the user has finished. Until then it keeps what the user writes, also when
  * the view is drawn again: a plain control would then get the old value back.
  *
  * @param {{value: string, onChange: (value: string) => void} & Record<string, unknown>} properties
@@ -38,7 +38,7 @@ export function LateInput({ value, onChange, ...control }) {
   return html`<input
     value=${typed}
     onInput=${(/** @type {PageEvent} */ event) => setTyped(event.target.value)}
-    onChange=${(/** @type {PageEvent} */ event) => onChange(event.target.value)}
+    onChange=${(/** @type {PageEvent} */ event) => onChange(event.target.value.trim())}
     ...${control} />`;
 }
 
@@ -54,6 +54,19 @@ export function Choice({ label, value, onChange, options, children, ...control }
     >${children}</label
   >`;
 }
+
+/**
+ * The value of a field of a draft, and what changes it, as properties of a control.
+ *
+ * @template {object} Draft
+ * @param {Draft} draft
+ * @param {(fields: Partial<Draft>) => void} change gets the changed field
+ */
+export const bound = (draft, change) => (/** @type {keyof Draft} */ name) => ({
+  value: draft[name],
+  onChange: (/** @type {Draft[keyof Draft]} */ value) =>
+    change(/** @type {Partial<Draft>} */ ({ [name]: value })),
+});
 
 /** A box and its label, in one line. @param {Field<boolean>} properties */
 export function Box({ label, value, onChange, ...control }) {

@@ -1,26 +1,21 @@
 /** A field of a form whose value is the path of a file in the workspace: choose one, or upload one. */
 
-import { useRef } from 'preact/hooks';
-
 import { t } from '../strings.mjs';
 import { useAction, useRead } from './requests.mjs';
-import { IconButton, html, useStore } from './ui.mjs';
+import { FilePicker, IconButton, html, useStore } from './ui.mjs';
 
 /** @param {{field: FormField, common: Json, value: string, onChange: (name: string, path: string) => void}} properties */
 export function FileField({ field, common, value, onChange }) {
   const { api, navigation, toasts, workspace } = useStore();
-  const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
   const { busy, run } = useAction();
   const id = navigation.currentId.value;
   const { value: page } = useRead(id && (() => api.files(id)), [id]);
-  const upload = (/** @type {PageEvent} */ event) => {
-    const [file] = event.target.files ?? [];
-    event.target.value = '';
-    return run(() => toasts.attempt(async () => onChange(field.name, await workspace.storeFile(file))));
-  };
+  const upload = (/** @type {File[]} */ [file]) =>
+    run(() => toasts.attempt(async () => onChange(field.name, await workspace.storeFile(file))));
   return html`<div class="file-field bar">
     <input
       ...${common}
+      class="grow"
       type="text"
       list=${`${common.id}-paths`}
       placeholder=${t('form.path')}
@@ -29,11 +24,12 @@ export function FileField({ field, common, value, onChange }) {
     <datalist id=${`${common.id}-paths`}>
       ${page?.items.map(({ path }) => html`<option value=${path} />`)}
     </datalist>
-    <${IconButton}
+    <${FilePicker}
+      Button=${IconButton}
       name="upload"
       label=${t('form.upload', { label: field.label })}
       disabled=${busy}
-      onClick=${() => picker.current?.click()} />
-    <input ref=${picker} type="file" hidden onChange=${upload} />
+      onPicked=${upload}
+      input=${{}} />
   </div>`;
 }

@@ -5,7 +5,7 @@ import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { t } from '../strings.mjs';
 import { Empty, FormError, useAction, useRead } from './requests.mjs';
 import { saveBlob } from './tools.mjs';
-import { IconButton, Loading, TextButton, html, lazy, useStore } from './ui.mjs';
+import { FilePicker, IconButton, Loading, TextButton, html, lazy, useStore } from './ui.mjs';
 import { OpenedFile } from './workspace/opened.mjs';
 import { FileTree } from './workspace/tree.mjs';
 
@@ -45,7 +45,7 @@ export function FilePanel() {
       ${
         opened && html`<${IconButton} name="back" label=${t('files.all')} onClick=${() => setOpened(null)} />`
       }
-      <h2>${opened ? opened.path.split('/').at(-1) : t('header.files')}</h2>
+      <h2 class="grow">${opened ? opened.path.split('/').at(-1) : t('header.files')}</h2>
       ${
         opened
           ? html`<${IconButton}
@@ -88,14 +88,12 @@ function ListActions(/** @type {{files: Files}} */ { files }) {
 
 /** A button that chooses files to upload. @param {{files: Files, Button: Function}} properties */
 function Upload({ files, Button }) {
-  const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
-  const upload = async (/** @type {PageEvent} */ { target }) => {
-    await files.upload([...(target.files ?? [])]);
-    target.value = '';
-  };
-  const choose = () => picker.current?.click();
-  return html`<${Button} name="upload" label=${t('files.upload')} disabled=${files.busy} onClick=${choose} />
-    <input ref=${picker} type="file" multiple hidden onChange=${upload} />`;
+  return html`<${FilePicker}
+    Button=${Button}
+    name="upload"
+    label=${t('files.upload')}
+    disabled=${files.busy}
+    onPicked=${files.upload} />`;
 }
 
 function FileList(/** @type {{files: Files, onOpen: (file: WorkspaceFile) => void}} */ { files, onOpen }) {

@@ -18,10 +18,10 @@ export function Header() {
   const listed = [...store.list.pinned.value, ...store.list.state.value.items].find(
     (item) => item.conversation_id === conversation?.id,
   );
-  return html`<header class="header">
+  return html`<header class="header bar">
     <${ListButton} />
     <div class="header-title grow">
-      <h1>${title}</h1>
+      <h1 class="grow">${title}</h1>
       ${conversation && html`<${Limited} id=${conversation.id} listed=${listed} />`}
       ${
         cost > 0 &&

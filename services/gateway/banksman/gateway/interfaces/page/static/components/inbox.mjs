@@ -45,7 +45,7 @@ export function ApprovalList({ requests, keys = false }) {
     ${
       marked.length > 0 &&
       html`<div class="inbox-bar wrap" role="group" aria-label=${t('inbox.chosen', { count: marked.length })}>
-        <span>${t('inbox.chosen', { count: marked.length })}</span>
+        <span class="grow">${t('inbox.chosen', { count: marked.length })}</span>
         <button type="button" class="button primary" onClick=${() => decideAll('approve')}>
           ${t('inbox.approveChosen', { count: marked.length })}
         </button>

@@ -25,7 +25,7 @@ export function Login() {
     <form onSubmit=${submit}>
       <${Mark} size=${48} />
       <h1>Banksman</h1>
-      <p>${t('login.intro')}</p>
+      <p class="soft">${t('login.intro')}</p>
       <${FormError} error=${error ?? session.signInError} />
       <${FormError} error=${refused} />
       ${

@@ -70,7 +70,8 @@ function ModelDialog({ value, optional, onChoose, onClose }) {
           !wanted &&
           html`<li>
             <button type="button" aria-pressed=${value === null} onClick=${() => onChoose(null)}>
-              <strong>${t('models.default')}</strong><span class="muted">${t('models.defaultText')}</span>
+              <strong>${t('models.default')}</strong
+              ><span class="muted text-s">${t('models.defaultText')}</span>
             </button>
           </li>`
         }
@@ -84,7 +85,7 @@ function ModelDialog({ value, optional, onChoose, onClose }) {
           typed &&
           html`<li>
             <button type="button" onClick=${() => onChoose(typed)}>
-              <strong>${typed}</strong><span class="muted">${t('models.unlisted')}</span>
+              <strong>${typed}</strong><span class="muted text-s">${t('models.unlisted')}</span>
             </button>
           </li>`
         }
@@ -104,7 +105,7 @@ function ModelRow({ model, chosen, onChoose }) {
   return html`<button type="button" aria-pressed=${chosen} onClick=${() => onChoose(model.id)}>
     <strong>${model.name}</strong>
     <span class="badge">${model.provider}</span>
-    <span class="muted"
+    <span class="muted text-s"
       >${[price, context ? t('models.context', { tokens: formatNumber(context) }) : '']
         .filter(Boolean)
         .join(' · ')}</span

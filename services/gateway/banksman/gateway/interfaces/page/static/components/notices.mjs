@@ -17,21 +17,23 @@ export function ConnectionBanner() {
   switch (phase) {
     case 'connecting':
       return late
-        ? html`<div class="banner" role="status"><span class="spinner" />${t('connection.connecting')}</div>`
+        ? html`<div class="banner bar text-s" role="status">
+            <span class="spinner" />${t('connection.connecting')}
+          </div>`
         : null;
     case 'offline':
-      return html`<div class="banner warning" role="status">
+      return html`<div class="banner warning bar text-s" role="status">
         <${Icon} name="warning" size=${16} />
         <span>${left > 0 ? t('connection.offline', { count: left }) : t('connection.offlineNow')}</span
         >${again(t('connection.reconnect'))}
       </div>`;
     case 'outdated':
-      return html`<div class="banner warning" role="alert">
+      return html`<div class="banner warning bar text-s" role="alert">
         <span>${t('connection.outdated')}</span>
         <${LinkButton} onClick=${() => location.reload()}>${t('connection.reload')}<//>
       </div>`;
     case 'stopped':
-      return html`<div class="banner warning" role="alert">
+      return html`<div class="banner warning bar text-s" role="alert">
         <span>${t('connection.stopped', { reason: reasonOf(`connection.closed.${code}`, reason) })}</span>
         ${again(t('connection.again'))}
         ${
@@ -71,9 +73,9 @@ export function Notices() {
   const notices = session.welcome.value?.notices ?? [];
   const text = notices.join('\n');
   if (!notices.length || hidden === text) return null;
-  return html`<div class="notice-bar" role="note">
+  return html`<div class="notice-bar bar text-s soft" role="note">
     <${Icon} name="info" size=${16} />
-    <div>${notices.map((notice) => html`<p>${translated('notice.demo', notice)}</p>`)}</div>
+    <div class="grow">${notices.map((notice) => html`<p>${translated('notice.demo', notice)}</p>`)}</div>
     <${IconButton} name="close" label=${t('notices.hide')} size=${16} onClick=${() => setHidden(text)} />
   </div>`;
 }
@@ -84,7 +86,7 @@ export function Toasts() {
     ${toasts.items.value.map(
       (toast) =>
         html`<div class=${`toast bar text-m card ${toast.tone}`} key=${toast.key}>
-          <span>${toast.text}</span>
+          <span class="grow">${toast.text}</span>
           <${IconButton}
             name="close"
             label=${t('notices.dismiss')}

@@ -67,11 +67,11 @@ export function Outcome({ run, isLast, place }) {
         <div>
           <strong>${outcome.title}.</strong>${
             outcome.text && html` <span>${outcome.text}${outcome.detail && '.'}</span>`
-          }${outcome.code && html` <code>${outcome.code}</code>`}
+          }${outcome.code && html` <code class="soft">${outcome.code}</code>`}
           ${
             outcome.detail &&
             html`<details class="outcome-detail">
-              <summary>${t('outcome.detail')}</summary>
+              <summary class="soft">${t('outcome.detail')}</summary>
               <p lang="en" dir="auto">${outcome.detail}</p>
             </details>`
           }

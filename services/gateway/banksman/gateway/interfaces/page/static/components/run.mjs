@@ -155,7 +155,7 @@ function Entry({ entry, run, onExpand }) {
         : html`<${AssistantMessage} entry=${entry} />`;
     case 'reasoning':
       return html`<details class="reasoning muted text-s">
-        <summary><${Icon} name="brain" size=${15} />${thoughtFor(entry)}</summary>
+        <summary class="bar"><${Icon} name="brain" size=${15} />${thoughtFor(entry)}</summary>
         <p>${entry.text}${entry.more && html`<em> ${t('timeline.reasoningCut')}</em>`}</p>
       </details>`;
     case 'calls':
@@ -179,14 +179,14 @@ function Entry({ entry, run, onExpand }) {
 function UserMessage({ id, content, at, queued, children }) {
   return html`<article class="turn user" data-message=${id} aria-label=${t('timeline.you')}>
     <${MessageContent} content=${content} />
-    <div class="turn-meta bar">
+    <div class="turn-meta bar muted text-xs">
       ${children}${(queued || at) && html`<span>${queued ? t('timeline.queued') : formatWhen(at)}</span>`}
     </div>
   </article>`;
 }
 
 function PlainText(/** @type {{text: string}} */ { text }) {
-  return html`<div class="markdown"><div class="prose plain">${text}</div></div>`;
+  return html`<div class="markdown"><div class="prose plain anywhere">${text}</div></div>`;
 }
 
 const AssistantMessage = memo(function AssistantMessage(/** @type {{entry: Message}} */ { entry }) {
@@ -274,7 +274,7 @@ const CHANGE_SIGNS = { created: '+', modified: '~', deleted: '−' };
 
 function ChangedFiles(/** @type {Changed} */ { paths, more }) {
   const hidden = Math.max(0, paths.length - MAX_CHANGED_SHOWN) + more;
-  return html`<p class="changed">
+  return html`<p class="changed wrap muted">
     <${Icon} name="file" size=${14} />
     ${paths
       .slice(0, MAX_CHANGED_SHOWN)

@@ -27,7 +27,7 @@ export function Sidebar() {
     event.key === 'Escape' && (store.navigation.sidebar.value = false);
   return html`<nav class="sidebar" aria-label=${t('sidebar.label')} onKeyDown=${onKeyDown}>
     <div class="sidebar-head">
-      <a class="brand" href="#/"><${Mark} size=${24} /><span>Banksman</span></a>
+      <a class="brand bar" href="#/"><${Mark} size=${24} /><span>Banksman</span></a>
       <${Menu} label=${t('sidebar.more')} items=${listItems(store)} />
       <${IconButton}
         name="close"
@@ -121,6 +121,7 @@ function LabelChoice() {
   return html`<label class="label-choice bar muted">
     <${Icon} name="tag" size=${15} />
     <select
+      class="grow text-s"
       aria-label=${t('sidebar.label.choose')}
       value=${label ?? ''}
       onChange=${(/** @type {any} */ event) => list.showLabel(event.target.value || null)}>
@@ -220,6 +221,7 @@ function Item(/** @type {{item: Row}} */ { item }) {
   const title = item.title || t('conversation.untitled');
   return html`<li class=${`conversation ${current ? 'current' : ''}`}>
     <a
+      class="bar grow text-m"
       href=${`#/c/${id}`}
       aria-current=${current ? 'page' : undefined}
       title=${[title, formatWhen(item.updated_at)].filter(Boolean).join(' · ')}>

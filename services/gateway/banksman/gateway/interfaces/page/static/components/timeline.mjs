@@ -115,11 +115,11 @@ function Unused({ id }) {
 function Outgoing(/** @type {{entry: import('../stores/outbox.mjs').Entry}} */ { entry }) {
   const { outbox } = useStore();
   return html`<article class="turn user">
-    <div class=${`bubble ${entry.error ? 'failed' : 'sending'}`}>${contentText(entry.content)}</div>
+    <div class=${`bubble ${entry.error ? 'failed' : 'sending soft'}`}>${contentText(entry.content)}</div>
     <${AttachedFiles} files=${entry.files} />
     ${
       entry.error &&
-      html`<p class="send-error" role="alert">
+      html`<p class="send-error text-xs" role="alert">
         ${t('timeline.notSent', { reason: entry.error })}
         <${LinkButton} onClick=${() => outbox.resend(entry.key)}>${t('app.tryAgain')}<//>
         <${LinkButton} onClick=${() => outbox.discard(entry.key)}>${t('app.discard')}<//>

@@ -224,7 +224,7 @@ export function Sources({ run }) {
   ${
     found.length > 0 &&
     html`<details class="found-pages">
-      <summary>${t('timeline.found', { count: found.length })}</summary>
+      <summary class="muted text-s">${t('timeline.found', { count: found.length })}</summary>
       <${FoundPages} pages=${found} />
     </details>`
   }`;
@@ -237,13 +237,13 @@ function FoundPages(
     ${pages.map(
       ({ title, url, snippet, date }) =>
         html`<li key=${url}>
-          <a href=${url} title=${url} target="_blank" rel="noreferrer noopener"
+          <a class="anywhere" href=${url} title=${url} target="_blank" rel="noreferrer noopener"
             ><${Exact} text=${title || url}
           /></a>
           <span class="muted"
             ><${Exact} text=${hostOf(url)} />${date && html` · <${Exact} text=${date} />`}</span
           >
-          <p dir="auto"><${Exact} text=${snippet ?? ''} /></p>
+          <p class="muted anywhere" dir="auto"><${Exact} text=${snippet ?? ''} /></p>
         </li>`,
     )}
   </ol>`;

@@ -67,21 +67,22 @@ export function IconButton({ name, label, onClick, pressed, disabled, size, ...r
   </button>`;
 }
 
-/** A button with an icon and its text. @param {{name: string, label: string, size?: number} & Record<string, unknown>} properties */
+/** A button with an icon and its text, or with `href` a link. @param {{name: string, label: string, size?: number} & Record<string, unknown>} properties */
 export function TextButton({ name, label, size = 16, class: kind = '', ...rest }) {
-  return html`<button type="button" class=${`button ${kind}`} ...${rest}>
+  return html`<${rest.href ? 'a' : 'button'}
+    type=${rest.href ? undefined : 'button'}
+    class=${`button ${kind}`}
+    ...${rest}>
     <${Icon} name=${name} size=${size} />${label}
-  </button>`;
+  <//>`;
 }
 
 export function Loading() {
   return html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
 }
 
-/** The button of a view that adds something. @param {{label: string, onClick: () => void}} properties */
-export function AddButton({ label, onClick }) {
-  return html`<${TextButton} class="primary" name="plus" label=${label} onClick=${onClick} />`;
-}
+/** The button of a view that adds something, or with `href` a link. @param {{label: string} & Record<string, unknown>} properties */
+export const AddButton = (properties) => html`<${TextButton} class="primary" name="plus" ...${properties} />`;
 
 /** A button that looks like a link. @param {Record<string, unknown>} properties */
 export const LinkButton = ({ class: name = '', ...rest }) =>
@@ -90,6 +91,24 @@ export const LinkButton = ({ class: name = '', ...rest }) =>
 /** @param {Record<string, unknown>} properties */
 export const SmallButton = ({ class: name = '', ...rest }) =>
   html`<button type="button" class=${`button small ${name}`} ...${rest} />`;
+
+/**
+ * A button that picks files: several, or what the attributes `input` of a file input say.
+ *
+ * @param {{Button: Function, onPicked: (files: File[]) => unknown, input?: object} & Record<string, unknown>} properties
+ *   also those of the button
+ */
+export function FilePicker({ Button, onPicked, input = { multiple: true }, ...button }) {
+  const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
+  const pick = (/** @type {PageEvent} */ event) => {
+    const picked = [...(event.target.files ?? [])];
+    // The same file can be picked again.
+    event.target.value = '';
+    return picked.length && onPicked(picked);
+  };
+  return html`<${Button} ...${button} onClick=${() => picker.current?.click()} />
+    <input ref=${picker} type="file" hidden ...${input} onChange=${pick} />`;
+}
 
 /** On a narrow page, the button that shows the list of conversations. */
 export function ListButton() {

@@ -21,8 +21,8 @@ export function Value(/** @type {{value: unknown, depth?: number}} */ { value, d
     ${Object.entries(value).map(
       ([name, item]) =>
         html`<div>
-          <dt>${humanise(name)}</dt>
-          <dd><${Value} value=${item} depth=${depth + 1} /></dd>
+          <dt class="soft">${humanise(name)}</dt>
+          <dd class="anywhere"><${Value} value=${item} depth=${depth + 1} /></dd>
         </div>`,
     )}
   </dl>`;

@@ -57,7 +57,7 @@ export function MessageEditor(/** @type {{run: Run, onClose: () => void}} */ { r
       aria-label=${t('versions.edit')}
       value=${text}
       onInput=${(event) => setText(event.target.value)} />
-    <p class="muted">${t('versions.editNote')}</p>
+    <p class="muted text-xs">${t('versions.editNote')}</p>
     <div class="dialog-actions">
       <${SmallButton} onClick=${onClose}>${t('app.cancel')}<//>
       <button class="button small primary" disabled=${!text.trim()}>${t('composer.send')}</button>

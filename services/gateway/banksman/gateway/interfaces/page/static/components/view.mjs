@@ -50,9 +50,9 @@ export function Frame({ title, actions, children }) {
   useEffect(() => {
     heading.current?.focus({ preventScroll: true });
   }, [title]);
-  return html`<header class="header">
+  return html`<header class="header bar">
       <${ListButton} />
-      <h1 id="title" tabindex="-1" ref=${heading}>${title}</h1>
+      <h1 id="title" class="grow" tabindex="-1" ref=${heading}>${title}</h1>
       <div class="header-actions bar">${actions}</div>
     </header>
     <${Tabs} />
@@ -75,7 +75,10 @@ function Tabs() {
     html`<nav class="tabs" ref=${tabs} aria-label=${t(/** @type {Key} */ (`sidebar.${group}`))}>
       ${names.map(
         (name) =>
-          html`<a href=${addressOf(name)} aria-current=${name === view ? 'page' : undefined}
+          html`<a
+            class="soft text-m"
+            href=${addressOf(name)}
+            aria-current=${name === view ? 'page' : undefined}
             >${t(VIEWS[name].tab ?? VIEWS[name].title)}</a
           >`,
       )}

@@ -1,8 +1,9 @@
 /** The start of a conversation: what a person can do here, with the tools and workflows that are installed. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
 import { t, withTexts } from '../strings.mjs';
+import { useRead } from './requests.mjs';
 import { Icon, Mark, html, lazy, useStore } from './ui.mjs';
 
 const RepositoryDialog = lazy(() => withTexts(import('./repository.mjs'), 'files'), 'RepositoryDialog');
@@ -37,7 +38,7 @@ export function Welcome() {
   /** @param {string} key @param {string} title @param {string} text @param {() => void} action */
   const card = (key, title, text, action) =>
     html`<button key=${key} type="button" onClick=${action}>
-      <strong>${title}</strong><span>${text}</span>
+      <strong>${title}</strong><span class="muted text-s">${text}</span>
     </button>`;
   /** @param {Example} name */
   const asked = (name) => {
@@ -47,7 +48,7 @@ export function Welcome() {
   return html`<section class="welcome">
       <${Mark} size=${56} />
       <h2>${t('welcome.title')}</h2>
-      <p>${t('welcome.text')}</p>
+      <p class="soft">${t('welcome.text')}</p>
       <div class="suggestions" role="group" aria-label=${t('welcome.examples')}>
         ${examples.map((name) => asked(name))}
         ${tools.map(({ name: tool, description }) =>
@@ -74,23 +75,18 @@ export function Welcome() {
  */
 function useOffers(store) {
   const assistant = store.outbox.assistant.value ?? 'default';
-  const [offers, setOffers] = useState(offered([], []));
-  useEffect(() => {
-    // Before the sign-in each request would be refused.
-    if (!store.session.welcome.value) return undefined;
-    let current = true;
-    const { api } = store;
-    const none = () => [];
+  const { api, session } = store;
+  const none = () => [];
+  const read = async () => {
     const tools = Promise.all([
       api.call('assistant.read', { assistant_id: assistant }),
       api.items('tool.list'),
     ]).then(callable, none);
-    Promise.all([tools, api.workflows().catch(none)]).then(
-      (found) => current && setOffers(offered(...found)),
-    );
-    return () => (current = false);
-  }, [assistant, store.session.welcome.value]);
-  return offers;
+    return offered(...(await Promise.all([tools, api.workflows().catch(none)])));
+  };
+  // Before the sign-in each request would be refused.
+  const { value } = useRead(session.welcome.value && read, [assistant, session.welcome.value]);
+  return value ?? offered([], []);
 }
 
 /**

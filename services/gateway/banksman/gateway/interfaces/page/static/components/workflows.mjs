@@ -331,7 +331,7 @@ export function LinkedWorkflow({ link, Run }) {
   const linked = useMemo(() => opened.follow(link.workflow_conversation_id), [link.workflow_conversation_id]);
   const run = linked.value.runs.find((/** @type {Run} */ candidate) => candidate.id === link.workflow_run_id);
   return html`<section class="linked" role="group" aria-label=${t('workflow.label', { name: link.workflow })}>
-    <header><${Icon} name="workflow" size=${16} /><strong>${link.workflow}</strong></header>
+    <header class="bar"><${Icon} name="workflow" size=${16} /><strong>${link.workflow}</strong></header>
     ${
       run
         ? html`<${Run} run=${run} details=${settings.details.value} />`

@@ -6,7 +6,7 @@ import { AssistantEditor } from '../components/assistants/editor.mjs';
 import { Revisions } from '../components/assistants/revisions.mjs';
 import { FormError, Reading, useRead } from '../components/requests.mjs';
 import { Frame } from '../components/view.mjs';
-import { Icon, SmallButton, html, useStore } from '../components/ui.mjs';
+import { AddButton, SmallButton, html, useStore } from '../components/ui.mjs';
 import { addressOf } from '../router.mjs';
 import { t } from '../strings.mjs';
 
@@ -33,19 +33,17 @@ export default function AssistantsView({ path: [id] }) {
 function AssistantList() {
   const { api, conversations } = useStore();
   const read = useRead(() => api.assistants());
-  const actions = html`<a class="button primary" href=${addressOf('assistants', NEW)}
-    ><${Icon} name="plus" size=${16} />${t('assistant.new')}</a
-  >`;
+  const actions = html`<${AddButton} label=${t('assistant.new')} href=${addressOf('assistants', NEW)} />`;
   return html`<${Frame} title=${t('assistant.list')} actions=${actions}>
     <p class="muted">${t('assistant.intro')}</p>
     <${Reading} of=${read} />
     <ul class="assistants">
       ${read.value?.map(
         (item) =>
-          html`<li key=${item.id}>
+          html`<li class="wrap card" key=${item.id}>
             <a href=${addressOf('assistants', item.id)}>
               <strong>${item.name || item.id}</strong>
-              <span class="muted"
+              <span class="muted text-s"
                 >${[
                   item.model ?? t('models.default'),
                   t(item.tools.enabled ? 'assistant.withTools' : 'assistant.withoutTools'),

@@ -3,7 +3,7 @@
 import { useState } from 'preact/hooks';
 
 import { usePages } from '../components/operator/pages.mjs';
-import { Choice, Filters, TextField } from '../components/fields.mjs';
+import { Choice, Filters, TextField, bound } from '../components/fields.mjs';
 import { PagedRecords } from '../components/operator/records.mjs';
 import { saveBlob } from '../components/tools.mjs';
 import { Action, Exact, Loading, html, useStore } from '../components/ui.mjs';
@@ -37,12 +37,9 @@ export default function AuditView() {
   const pages = usePages(
     (/** @type {number | null} */ after) =>
       api.call('audit.list', { ...wanted, limit: 50, after: after ?? undefined }),
-    {
-      of: wanted,
-    },
+    { of: wanted },
   );
-  const change = (/** @type {keyof typeof wanted} */ name) => (/** @type {string} */ value) =>
-    setWanted({ ...wanted, [name]: value.trim() });
+  const of = bound(wanted, (fields) => setWanted({ ...wanted, ...fields }));
   const operates = session.welcome.value?.rights?.includes('operator');
   const save = (/** @type {'csv' | 'jsonl'} */ format) => () =>
     toasts.attempt(async () =>
@@ -62,21 +59,14 @@ export default function AuditView() {
     <${Filters} values=${wanted}>
       <${Choice}
         label=${t('audit.kind')}
-        value=${wanted.action}
-        onChange=${change('action')}
+        ...${of('action')}
         options=${[['', t('audit.everything')], ...KINDS.map((kind) => [kind, t(`audit.kind.${kind}`)])]} />
-      <${TextField}
-        label=${t('audit.actor')}
-        value=${wanted.actor}
-        onChange=${change('actor')}
-        late
-        maxlength="200" />
+      <${TextField} label=${t('audit.actor')} ...${of('actor')} late maxlength="200" />
       ${
         operates &&
         html`<${TextField}
           label=${t('audit.tenant')}
-          value=${wanted.tenant}
-          onChange=${change('tenant')}
+          ...${of('tenant')}
           late
           maxlength="64"
           placeholder=${t('audit.ownTenant')} />`

@@ -3,9 +3,9 @@
 import { useState } from 'preact/hooks';
 
 import { coverageWords } from '../components/approval/scope.mjs';
-import { Choice, Filters, TextField } from '../components/fields.mjs';
+import { Choice, Filters, TextField, bound } from '../components/fields.mjs';
 import { usePages } from '../components/operator/pages.mjs';
-import { Records } from '../components/operator/records.mjs';
+import { PagedRecords } from '../components/operator/records.mjs';
 import { Exact, Loading, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { t } from '../strings.mjs';
@@ -21,37 +21,24 @@ const OUTCOMES = /** @type {const} */ ([
   'cancelled',
   'superseded',
 ]);
+/** @type {Key[]} */
+const COLUMNS = ['decided.when', 'decided.outcome', 'decided.calls', 'decided.conversation'];
 const DAYS = /** @type {const} */ ([1, 7, 30]);
 
 export default function DecidedView() {
   const { api } = useStore();
   const [wanted, setWanted] = useState({ text: '', outcome: '', by: '', tool: '', since: '' });
-  const { items, next, error, readMore } = usePages(
-    (after) => api.call('decision.list', { ...wanted, limit: 50, after }),
-    {
-      of: wanted,
-    },
-  );
-  const change = (/** @type {keyof typeof wanted} */ name) => (/** @type {string} */ value) =>
-    setWanted({ ...wanted, [name]: value.trim() });
+  const pages = usePages((after) => api.call('decision.list', { ...wanted, limit: 50, after }), {
+    of: wanted,
+  });
+  const of = bound(wanted, (fields) => setWanted({ ...wanted, ...fields }));
   const field = (/** @type {'text' | 'by' | 'tool'} */ name, type = 'text') =>
-    html`<${TextField}
-      label=${t(`decided.${name}`)}
-      value=${wanted[name]}
-      onChange=${change(name)}
-      late
-      type=${type}
-      maxlength="200" />`;
+    html`<${TextField} label=${t(`decided.${name}`)} ...${of(name)} late type=${type} maxlength="200" />`;
   const choice = (
     /** @type {'outcome' | 'since'} */ name,
     /** @type {string} */ all,
     /** @type {string[][]} */ others,
-  ) =>
-    html`<${Choice}
-      label=${t(`decided.${name}`)}
-      value=${wanted[name]}
-      onChange=${change(name)}
-      options=${[['', all], ...others]} />`;
+  ) => html`<${Choice} label=${t(`decided.${name}`)} ...${of(name)} options=${[['', all], ...others]} />`;
   return html`<${Frame} title=${t('decided.title')}>
     <${Filters} values=${wanted}>
       ${field('text', 'search')}
@@ -67,12 +54,15 @@ export default function DecidedView() {
         DAYS.map((days) => [sinceDays(days), t('decided.days', { count: days })]),
       )}
     <//>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!items && !error && html`<${Loading} />`} ${items && html`<${Decisions} items=${items} />`}
-    ${
-      next !== null &&
-      html`<button type="button" class="button" onClick=${readMore}>${t('decided.earlier')}</button>`
-    }
+    ${!pages.items && !pages.error && html`<${Loading} />`}
+    <${PagedRecords}
+      pages=${pages}
+      title=${t('decided.list')}
+      columns=${COLUMNS}
+      row=${cellsOf}
+      keyOf=${(/** @type {Decision} */ one) => one.id}
+      more=${t('decided.earlier')}
+      empty=${t('decided.none')} />
   <//>`;
 }
 
@@ -84,22 +74,14 @@ function sinceDays(days) {
   return start.toISOString();
 }
 
-function Decisions(/** @type {{items: Decision[]}} */ { items }) {
-  const rows = items.map((one) => [
-    html`<time datetime=${one.at}>${formatMoment(one.at)}</time>`,
-    html`<${Verdict} decision=${one} />`,
-    html`<${Calls} decision=${one} />`,
-    one.title
-      ? html`<a href=${`#/c/${one.conversation_id}`}><${Exact} text=${one.title} /></a>`
-      : html`<span class="muted">${t('decided.deleted')}</span>`,
-  ]);
-  return html`<${Records}
-    title=${t('decided.list')}
-    columns=${[t('decided.when'), t('decided.outcome'), t('decided.calls'), t('decided.conversation')]}
-    rows=${rows}
-    keys=${items.map((one) => one.id)}
-    empty=${t('decided.none')} />`;
-}
+const cellsOf = (/** @type {Decision} */ one) => [
+  html`<time datetime=${one.at}>${formatMoment(one.at)}</time>`,
+  html`<${Verdict} decision=${one} />`,
+  html`<${Calls} decision=${one} />`,
+  one.title
+    ? html`<a href=${`#/c/${one.conversation_id}`}><${Exact} text=${one.title} /></a>`
+    : html`<span class="muted">${t('decided.deleted')}</span>`,
+];
 
 /** @param {{decision: Decision}} properties */
 function Verdict({ decision: { outcome, by, first_by: first, remember, interface: over } }) {

@@ -29,9 +29,10 @@ function ServerList() {
     <ul class="assistants">
       ${read.value?.map(
         (server) =>
-          html`<li key=${server.id}>
+          html`<li class="wrap card" key=${server.id}>
             <a href=${addressOf('mcp', server.id)}
-              ><strong>${server.id}</strong><span class="muted"><${Exact} text=${placeOf(server)} /></span
+              ><strong>${server.id}</strong
+              ><span class="muted text-s"><${Exact} text=${placeOf(server)} /></span
             ></a>
             <${State} server=${server} />
           </li>`,

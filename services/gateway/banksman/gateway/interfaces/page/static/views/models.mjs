@@ -2,7 +2,7 @@
 
 import { useState } from 'preact/hooks';
 
-import { Choice, FormDialog, TextField } from '../components/fields.mjs';
+import { Choice, FormDialog, TextField, bound } from '../components/fields.mjs';
 import { ModelButton } from '../components/models.mjs';
 import { Records } from '../components/operator/records.mjs';
 import { FormError, Reading, useRead } from '../components/requests.mjs';
@@ -111,8 +111,7 @@ function ServerForm({ server, onClose }) {
     store.toasts.show(t('servers.works', { name, count: models.length }), 'info');
     onClose();
   };
-  const set = (/** @type {keyof typeof own} */ name) => (/** @type {string} */ value) =>
-    setOwn({ ...own, [name]: value.trim() });
+  const of = bound(own, (fields) => setOwn({ ...own, ...fields }));
   const vendors = Object.entries(VENDORS).map(([name, one]) => [name, one.title]);
   return html`<${FormDialog}
     title=${t(isNew ? 'servers.add' : 'servers.changeTitle')}
@@ -133,23 +132,22 @@ function ServerForm({ server, onClose }) {
           isNew &&
           html`<${TextField}
             label=${t('app.name')}
-            value=${own.name}
-            onChange=${set('name')}
+            ...${of('name')}
+            late
             required
             pattern="[a-z][a-z0-9_\\-]{0,31}"
             title=${t('servers.nameHint')} />`
         }
         <${TextField}
           label=${t('app.address')}
-          value=${own.base_url}
-          onChange=${set('base_url')}
+          ...${of('base_url')}
+          late
           required
           type="url"
           placeholder=${'https://…/v1'} />
         <${Choice}
           label=${t('servers.api')}
-          value=${own.api}
-          onChange=${set('api')}
+          ...${of('api')}
           options=${APIS.map((api) => [api, t(`servers.api.${api}`)])} />`
     }
     ${

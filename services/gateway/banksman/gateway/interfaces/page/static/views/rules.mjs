@@ -6,6 +6,7 @@ import { Policy } from '../components/assistants/policy.mjs';
 import { coverageWords } from '../components/approval/scope.mjs';
 import { Registries } from '../components/assistants/registries.mjs';
 import { Terms } from '../components/assistants/terms.mjs';
+import { bound } from '../components/fields.mjs';
 import { FormError, useRead } from '../components/requests.mjs';
 import { Exact, Icon, LinkButton, Loading, SmallButton, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
@@ -47,16 +48,9 @@ function TenantPolicy() {
     ${
       draft &&
       html`<fieldset class="plain" disabled=${!mayChange}>
-        <${Policy}
-          title=${t('rules.all')}
-          rules=${draft.rules}
-          onChange=${(/** @type {Policy['rules']} */ rules) => change({ rules })} />
-        <${Terms}
-          terms=${draft.approvals}
-          onChange=${(/** @type {Policy['approvals']} */ approvals) => change({ approvals })} />
-        <${Registries}
-          registries=${draft.registries}
-          onChange=${(/** @type {Policy['registries']} */ registries) => change({ registries })} />
+        <${Policy} title=${t('rules.all')} ...${bound(draft, change)('rules')} />
+        <${Terms} ...${bound(draft, change)('approvals')} />
+        <${Registries} ...${bound(draft, change)('registries')} />
       </fieldset>`
     }
     <${FormError} error=${error}>
@@ -83,10 +77,10 @@ function AssistantRules() {
     <ul class="assistants">
       ${ruled.map(
         (one) =>
-          html`<li key=${one.id}>
+          html`<li class="wrap card" key=${one.id}>
             <a href=${addressOf('assistants', one.id)}>
               <strong>${one.name || one.id}</strong>
-              <span class="muted"
+              <span class="muted text-s"
                 >${t('rules.count', { count: one.approval_policy.length })}${
                   one.approvals?.approvers === 2 ? ` · ${t('rules.two')}` : ''
                 }</span
@@ -105,9 +99,9 @@ function Remembered() {
     api.call('remembered.withdraw', { approval_id: one.approval_id }).then(read, fail);
   return html`<section class="assistant-part stack" aria-label=${t('rules.remembered')}>
     <h2>${t('rules.remembered')}</h2>
-    <p class="muted">${t('rules.rememberedText')}</p>
+    <p class="muted text-s">${t('rules.rememberedText')}</p>
     <${FormError} error=${error} />
-    ${items?.length === 0 && html`<p class="muted">${t('rules.noneRemembered')}</p>`}
+    ${items?.length === 0 && html`<p class="muted text-s">${t('rules.noneRemembered')}</p>`}
     <ul class="assistants">
       ${items?.map(
         (one) =>
@@ -125,18 +119,18 @@ function RememberedItem({ one, onWithdraw }) {
     when: formatWhen(one.at),
     conversation: html`<a class="inline" href=${`#/c/${one.conversation_id}`}>${title}</a>`,
   };
-  return html`<li class="remembered">
+  return html`<li class="remembered wrap card">
     <div>
       ${one.calls.map(
         (call) =>
           html`<p>
               <span class="badge">${t(`rules.${call.decision}`)}</span>
               <span class="tool-name"><${Exact} text=${call.tool} /></span>
-              <code><${Exact} text=${textOf(call.arguments)} /></code>
+              <code class="anywhere"><${Exact} text=${textOf(call.arguments)} /></code>
             </p>
-            <p class="muted"><${Exact} text=${coverageWords({ ...call, name: call.tool })} /></p>`,
+            <p class="muted text-s"><${Exact} text=${coverageWords({ ...call, name: call.tool })} /></p>`,
       )}
-      <p class="muted">${parts(`rules.by.${one.scope}`, about)}</p>
+      <p class="muted text-s">${parts(`rules.by.${one.scope}`, about)}</p>
     </div>
     <${SmallButton}
       aria-label=${t('rules.withdrawOf', { call: textOf(one.calls[0]?.arguments ?? {}) })}

@@ -55,7 +55,11 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
         { ...bodyOf(schedule), paused: !schedule.paused },
       ),
     );
-  return html`<section class="schedule" id=${elementOf(schedule.id)} tabindex="-1" aria-label=${name}>
+  return html`<section
+    class="schedule stack anywhere"
+    id=${elementOf(schedule.id)}
+    tabindex="-1"
+    aria-label=${name}>
     <header>
       <h2>${name}</h2>
       ${schedule.paused && html`<span class="badge">${t('schedule.paused')}</span>`}

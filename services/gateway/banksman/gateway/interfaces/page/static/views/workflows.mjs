@@ -5,7 +5,7 @@ import { useMemo } from 'preact/hooks';
 import { WorkflowBuilder } from '../components/workflow_builder/builder.mjs';
 import { categoryIcon } from '../components/icons.mjs';
 import { Empty, FormError, Reading, useRead } from '../components/requests.mjs';
-import { Icon, SmallButton, html, useStore } from '../components/ui.mjs';
+import { AddButton, Icon, SmallButton, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
 import { t } from '../strings.mjs';
@@ -25,9 +25,7 @@ function WorkflowList() {
   const read = useRead(() => categoriesOf(api));
   const categories = read.value?.filter((one) => one.workflows.length);
   const isEmpty = categories?.length === 0;
-  const actions = html`<a class="button primary" href=${addressOf('workflows', NEW)}
-    ><${Icon} name="plus" size=${16} />${t('builder.new')}</a
-  >`;
+  const actions = html`<${AddButton} label=${t('builder.new')} href=${addressOf('workflows', NEW)} />`;
   return html`<${Frame} title=${t('workflow.title')} actions=${!isEmpty && actions}>
     <p class="muted">${t('builder.intro')}</p>
     <${Reading} of=${read} />
@@ -51,8 +49,8 @@ function WorkflowList() {
 function Entry(/** @type {{workflow: Workflow}} */ { workflow }) {
   const { runs } = useStore();
   const title = workflow.title || workflow.name;
-  const text = html`<strong>${title}</strong><span class="muted">${workflow.description}</span>`;
-  return html`<li>
+  const text = html`<strong>${title}</strong><span class="muted text-s">${workflow.description}</span>`;
+  return html`<li class="wrap card">
     ${
       workflow.server === STORED
         ? html`<a href=${addressOf('workflows', workflow.name)}>${text}</a>`

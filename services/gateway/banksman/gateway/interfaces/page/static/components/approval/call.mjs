@@ -103,7 +103,7 @@ function ExactArguments(/** @type {{item: ApprovalItem}} */ { item }) {
   return html`<details
     class="exact"
     open=${Boolean(item.exact) || item.preview?.kind === 'text' || !item.preview}>
-    <summary>
+    <summary class="muted">
       ${t('approval.exact')}
       <span class="digest" title=${item.digest}>${item.digest ? `#${item.digest.slice(0, 8)}` : ''}</span>
     </summary>

@@ -5,7 +5,7 @@ import { useEffect, useState } from 'preact/hooks';
 import { addressOf } from '../../router.mjs';
 import { t } from '../../strings.mjs';
 import { ModelButton } from '../models.mjs';
-import { TextField } from '../fields.mjs';
+import { TextField, bound } from '../fields.mjs';
 import { FormError, useAction } from '../requests.mjs';
 import { LinkButton, html, useStore } from '../ui.mjs';
 import { Changes } from './changes.mjs';
@@ -33,6 +33,7 @@ export function AssistantEditor({ stored, onStored, onReload }) {
   const [draft, setDraft] = useState(stored);
   const { busy, error, failure, run } = useAction();
   const change = (/** @type {Partial<Assistant>} */ fields) => setDraft((last) => ({ ...last, ...fields }));
+  const of = bound(draft, change);
   const changed = JSON.stringify(draft) !== JSON.stringify(stored);
   useWarning(changed);
   const save = (/** @type {PageEvent} */ event) => {
@@ -48,36 +49,16 @@ export function AssistantEditor({ stored, onStored, onReload }) {
     });
   };
   return html`<form class="assistant" onSubmit=${save}>
-    <${TextField}
-      label=${t('app.name')}
-      value=${draft.name}
-      onChange=${(/** @type {string} */ name) => change({ name })}
-      maxlength="200" />
+    <${TextField} label=${t('app.name')} ...${of('name')} maxlength="200" />
     <div class="form-field">
-      <span>${t('run.model')}</span
-      ><${ModelButton}
-        value=${draft.model}
-        label=${t('run.model')}
-        onChange=${(/** @type {string | null} */ model) => change({ model })} />
+      <span>${t('run.model')}</span><${ModelButton} label=${t('run.model')} ...${of('model')} />
     </div>
     <${Prompt} draft=${draft} change=${change} />
-    <${ToolChoice}
-      tools=${draft.tools}
-      onChange=${(/** @type {Partial<Assistant['tools']>} */ tools) =>
-        change({ tools: { ...draft.tools, ...tools } })} />
-    <${Policy}
-      rules=${draft.approval_policy}
-      onChange=${(/** @type {Rule[]} */ rules) => change({ approval_policy: rules })} />
-    <${Terms}
-      terms=${draft.approvals}
-      onChange=${(/** @type {Assistant['approvals']} */ approvals) => change({ approvals })} />
-    <${LimitFields}
-      limits=${draft.limits}
-      onChange=${(/** @type {Partial<Assistant['limits']>} */ limits) =>
-        change({ limits: { ...draft.limits, ...limits } })} />
-    <${AssistantFiles}
-      files=${draft.files}
-      onChange=${(/** @type {Assistant['files']} */ files) => change({ files })} />
+    <${ToolChoice} ...${of('tools')} />
+    <${Policy} ...${of('approval_policy')} />
+    <${Terms} ...${of('approvals')} />
+    <${LimitFields} ...${of('limits')} />
+    <${AssistantFiles} ...${of('files')} />
     ${changed && stored.id && html`<${Changes} before=${stored} after=${draft} />`}
     <${FormError} error=${error}>
       ${failure?.code === 'conflict' && html`<${LinkButton} onClick=${onReload}>${t('assistant.reload')}<//>`}
@@ -123,8 +104,8 @@ function Prompt(
   </div>`;
 }
 
-/** @param {{limits: Assistant['limits'], onChange: (limits: Partial<Assistant['limits']>) => void}} properties */
-function LimitFields({ limits, onChange }) {
+/** @param {{value: Assistant['limits'], onChange: (limits: Assistant['limits']) => void}} properties */
+function LimitFields({ value: limits, onChange }) {
   return html`<fieldset class="assistant-part stack">
     <legend>${t('assistant.limits')}</legend>
     <div class="limit-fields">
@@ -135,7 +116,7 @@ function LimitFields({ limits, onChange }) {
             label=${t(`assistant.limit.${name}`)}
             value=${limits[name] ?? ''}
             onChange=${(/** @type {string} */ limit) =>
-              onChange({ [name]: limit === '' ? null : Number(limit) })}
+              onChange({ ...limits, [name]: limit === '' ? null : Number(limit) })}
             type="number"
             min=${min}
             step=${step}

@@ -1,14 +1,14 @@
 /** The files that each new workspace of an assistant starts with, and its skills, which are folders of such files. */
 
-import { useRef, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
 import { SKILLS, assistantFile, folderOf, skillFiles, withFiles } from '../../assistant_files.mjs';
 import { parts, t } from '../../strings.mjs';
 import { FormError } from '../requests.mjs';
-import { Icon, IconButton, SmallButton, html } from '../ui.mjs';
+import { FilePicker, Icon, IconButton, SmallButton, html } from '../ui.mjs';
 
-/** @param {{files: AssistantFile[], onChange: (files: AssistantFile[]) => void}} properties */
-export function AssistantFiles({ files, onChange }) {
+/** @param {{value: AssistantFile[], onChange: (files: AssistantFile[]) => void}} properties */
+export function AssistantFiles({ value: files, onChange }) {
   const [error, setError] = useState(/** @type {string | null} */ (null));
   const add = async (/** @type {File[]} */ picked) =>
     onChange(withFiles(files, await Promise.all(picked.map((file) => assistantFile(file)))));
@@ -45,20 +45,9 @@ export function AssistantFiles({ files, onChange }) {
 }
 
 /** @param {{label: string, onPicked: (files: File[]) => void, folder?: boolean}} properties */
-function Picker({ label, onPicked, folder = false }) {
-  const input = useRef(/** @type {HTMLInputElement | null} */ (null));
-  const pick = async (/** @type {PageEvent} */ event) => {
-    const picked = [...(event.target.files ?? [])];
-    event.target.value = '';
-    if (picked.length) await onPicked(picked);
-  };
-  return html`<${SmallButton} onClick=${() => input.current?.click()}>${label}<//>
-    <input
-      ref=${input}
-      type="file"
-      aria-label=${label}
-      multiple=${!folder}
-      webkitdirectory=${folder}
-      hidden
-      onChange=${pick} />`;
-}
+const Picker = ({ label, onPicked, folder = false }) =>
+  html`<${FilePicker}
+    Button=${SmallButton}
+    onPicked=${onPicked}
+    input=${{ 'aria-label': label, multiple: !folder, webkitdirectory: folder }}
+    children=${label} />`;

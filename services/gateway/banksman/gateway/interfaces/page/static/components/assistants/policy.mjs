@@ -6,8 +6,8 @@ import { IconButton, SmallButton, html } from '../ui.mjs';
 
 const ACTIONS = /** @type {const} */ (['ask', 'auto', 'deny']);
 
-/** @param {{rules: Rule[], onChange: (rules: Rule[]) => void, title?: string}} properties */
-export function Policy({ rules, onChange, title = t('assistant.policy') }) {
+/** @param {{value: Rule[], onChange: (rules: Rule[]) => void, title?: string}} properties */
+export function Policy({ value: rules, onChange, title = t('assistant.policy') }) {
   const replace = (/** @type {number} */ at, /** @type {Partial<Rule>} */ fields) =>
     onChange(rules.map((rule, other) => (other === at ? { ...rule, ...fields } : rule)));
   const up = (/** @type {number} */ at) => onChange(rules.with(at - 1, rules[at]).with(at, rules[at - 1]));
@@ -61,7 +61,7 @@ function Rule({ rule, first, onChange, onUp, onRemove }) {
       aria-label=${t('assistant.ruleArgument')}
       placeholder=${'command'}
       value=${name}
-      onChange=${(/** @type {string} */ written) => setArgument(written.trim(), pattern || '*')} />
+      onChange=${(/** @type {string} */ written) => setArgument(written, pattern || '*')} />
     <input
       aria-label=${t('assistant.rulePattern')}
       placeholder=${'rm *'}

@@ -10,8 +10,8 @@ import { IconButton, SmallButton, html, useStore } from '../ui.mjs';
 /** @type {Registry['kind'][]} */
 const KINDS = ['pypi', 'npm'];
 
-/** @param {{registries?: Registry[], onChange: (registries: Registry[]) => void}} properties */
-export function Registries({ registries = [], onChange }) {
+/** @param {{value?: Registry[], onChange: (registries: Registry[]) => void}} properties */
+export function Registries({ value: registries = [], onChange }) {
   const { api } = useStore();
   const { value: options } = useRead(() => api.call('workspace.options'));
   const permitted = options?.registries;

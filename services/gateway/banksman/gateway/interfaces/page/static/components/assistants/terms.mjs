@@ -10,9 +10,9 @@ const MINUTE_S = 60;
 /** @type {Escalation} */
 const NONE = { after_s: null, when_set_aside: false, users: [] };
 
-/** @param {{terms?: Policy['approvals'], onChange: (terms: Policy['approvals']) => void}} properties */
-export function Terms({ terms, onChange }) {
-  const given = terms ?? { approvers: 1, escalation: null };
+/** @param {{value?: Policy['approvals'], onChange: (terms: Policy['approvals']) => void}} properties */
+export function Terms({ value, onChange }) {
+  const given = value ?? { approvers: 1, escalation: null };
   const escalation = given.escalation ?? NONE;
   const escalate = (/** @type {Partial<Escalation>} */ fields) => {
     const next = { ...escalation, ...fields };

@@ -5,7 +5,7 @@ import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { bodyOf, controlOf, draftOf, placeStays, valueStays } from '../../mcp_servers.mjs';
 import { addressOf } from '../../router.mjs';
 import { explain, parts, t } from '../../strings.mjs';
-import { Check, Choice, TextField } from '../fields.mjs';
+import { Check, Choice, TextField, bound } from '../fields.mjs';
 import { FormError, useAction } from '../requests.mjs';
 import { Dialog, IconButton, LinkButton, SmallButton, html, useStore } from '../ui.mjs';
 
@@ -62,6 +62,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
     outdated: Boolean(server) && failure.code === 'conflict',
   };
   const change = (/** @type {Partial<ServerDraft>} */ fields) => setDraft({ ...draft, ...fields });
+  const of = bound(draft, change);
   const submit = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     return run(() => onSubmit(bodyOf(draft, server)));
@@ -95,8 +96,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
       }
       <${Choice}
         label=${t('mcp.kind')}
-        value=${draft.type}
-        onChange=${(/** @type {ServerDraft['type']} */ type) => change({ type })}
+        ...${of('type')}
         options=${KINDS.map((kind) => [kind, t(`mcp.kind.${kind}`)])} />
       ${
         draft.type === 'http'
@@ -112,8 +112,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
         draft.type === 'http' &&
         html`<${Choice}
           label=${t('mcp.signInBy')}
-          value=${draft.signIn}
-          onChange=${(/** @type {ServerDraft['signIn']} */ signIn) => change({ signIn })}
+          ...${of('signIn')}
           options=${SIGN_INS.map((by) => [by, t(`mcp.signInBy.${by}`)])}
           ><small>${t(`mcp.signInByText.${draft.signIn}`)}</small><//
         >`
@@ -125,10 +124,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
         onChange=${(/** @type {Secret[]} */ secrets) => change({ secrets })} />
       ${field('description', 'mcp.description', { maxlength: 200 })}
       ${field('timeoutS', 'mcp.timeout', { type: 'number', required: true, min: 1, max: 600, step: 'any' })}
-      <${Check}
-        label=${t('mcp.trusted')}
-        value=${draft.trusted}
-        onChange=${(/** @type {boolean} */ trusted) => change({ trusted })} />
+      <${Check} label=${t('mcp.trusted')} ...${of('trusted')} />
       ${
         server &&
         !placeStays(draft, server) &&

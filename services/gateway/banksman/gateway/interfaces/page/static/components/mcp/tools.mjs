@@ -54,7 +54,7 @@ export function Approved(/** @type {{server: McpServer}} */ { server }) {
       )}
       ${unusable.map(
         ({ name, reason }) =>
-          html`<li key=${`unusable ${name}`}>
+          html`<li class="card" key=${`unusable ${name}`}>
             <p>
               <code class="tool-name"><${Exact} text=${name} /></code>
             </p>
@@ -66,7 +66,7 @@ export function Approved(/** @type {{server: McpServer}} */ { server }) {
 }
 
 function Tool(/** @type {{tool: McpTool, mark?: string, children?: unknown}} */ { tool, mark, children }) {
-  return html`<li>
+  return html`<li class="card">
     <p>
       <code class="tool-name"><${Exact} text=${tool.name} /></code>
       ${mark && html`<span class="status running">${mark}</span> `}<span class="badge"

@@ -24,7 +24,7 @@ export function StepDetail({ runId, stepId, version }) {
     aria-label=${t('run.step')}
     onKeyDown=${(event) => event.key === 'Escape' && close()}>
     <header class="panel-head bar">
-      <h2 tabindex="-1" ref=${heading}>${read ? nameOf(read.step) : t('app.loading')}</h2>
+      <h2 class="grow" tabindex="-1" ref=${heading}>${read ? nameOf(read.step) : t('app.loading')}</h2>
       ${
         read && html`<${CopyButton} text=${() => JSON.stringify(read, null, 2)} label=${t('run.copyJson')} />`
       }
@@ -116,8 +116,8 @@ function Fields({ value }) {
     ${shown.map(
       ([name, one]) =>
         html`<div key=${name}>
-          <dt>${name}</dt>
-          <dd>
+          <dt class="muted text-xs">${name}</dt>
+          <dd class="anywhere">
             ${
               typeof one === 'object' || String(one).includes('\n') || String(one).length > 80
                 ? html`<${Pre} text=${typeof one === 'string' ? one : json(one)} />`

@@ -60,7 +60,7 @@ export function Summary(/** @type {{run: StoredRun, steps: Step[]}} */ { run, st
       ${figuresOf(run, steps).map(
         ({ key, text }) =>
           html`<div key=${key}>
-            <dt>${t(key)}</dt>
+            <dt class="muted text-xs">${t(key)}</dt>
             <dd>${text}</dd>
           </div>`,
       )}

@@ -24,7 +24,7 @@ export function Calendar({ coming, names, onChoose }) {
                         (entry) =>
                           html`<li>
                             <${LinkButton} onClick=${() => onChoose(entry.id)}>
-                              <span class="times">${formatTimes(entry)}</span>
+                              <span class="soft">${formatTimes(entry)}</span>
                               <span class="name">${names.get(entry.id)}</span>
                             <//>
                           </li>`,

@@ -5,7 +5,7 @@ import { useState } from 'preact/hooks';
 import { addressOf } from '../../router.mjs';
 import { t } from '../../strings.mjs';
 import { EMPTY, bodyOf, nameOf, referencesAt } from '../../workflow_draft.mjs';
-import { FormDialog, TextField } from '../fields.mjs';
+import { FormDialog, TextField, bound } from '../fields.mjs';
 import { FormError, useAction, useRead } from '../requests.mjs';
 import { html, useStore } from '../ui.mjs';
 import { Fields } from './fields.mjs';
@@ -21,8 +21,7 @@ export function WorkflowBuilder({ stored, onStored }) {
   const { value: tools } = useRead(() => api.items('tool.list'));
   const change = (/** @type {Partial<WorkflowDraft>} */ fields) =>
     setDraft((last) => ({ ...last, ...fields }));
-  const set = (/** @type {keyof WorkflowDraft} */ name) => (/** @type {unknown} */ value) =>
-    change({ [name]: value });
+  const of = bound(draft, change);
   const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     return run(async () => {
@@ -40,36 +39,24 @@ export function WorkflowBuilder({ stored, onStored }) {
   return html`<form class="builder" onSubmit=${save}>
     <${TextField}
       label=${t('app.name')}
-      value=${draft.title}
-      onChange=${set('title')}
+      ...${of('title')}
       required
       maxlength="200"
       pattern=".*[A-Za-z0-9].*" />
-    <${TextField}
-      label=${t('builder.description')}
-      value=${draft.description}
-      onChange=${set('description')}
-      rows="2"
-      maxlength="4000" />
-    <${TextField}
-      label=${t('builder.category')}
-      value=${draft.category}
-      onChange=${set('category')}
-      pattern="[\\w\\-]+"
-      maxlength="64" />
-    <${Fields} fields=${draft.fields} onChange=${set('fields')} />
-    <${Steps} draft=${draft} tools=${tools ?? []} onChange=${set('steps')} />
+    <${TextField} label=${t('builder.description')} ...${of('description')} rows="2" maxlength="4000" />
+    <${TextField} label=${t('builder.category')} ...${of('category')} pattern="[\\w\\-]+" maxlength="64" />
+    <${Fields} ...${of('fields')} />
+    <${Steps} draft=${draft} tools=${tools ?? []} ...${of('steps')} />
     <fieldset class="builder-part">
       <legend>${t('builder.end')}</legend>
       <${Text}
         label=${t('builder.result')}
-        value=${draft.result}
+        ...${of('result')}
         optional
-        references=${referencesAt(draft, draft.steps.length)}
-        onChange=${set('result')} />
+        references=${referencesAt(draft, draft.steps.length)} />
     </fieldset>
     <${FormError} error=${error} />
-    <div class="builder-actions">
+    <div class="wrap">
       <button class="button primary" disabled=${busy || !draft.steps.length}>${t('app.save')}</button>
       ${
         draft.name &&

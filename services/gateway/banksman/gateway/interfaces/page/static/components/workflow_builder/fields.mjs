@@ -7,8 +7,8 @@ import { Icon, IconButton, SmallButton, html } from '../ui.mjs';
 
 /** @typedef {WorkflowDraft['fields'][number]} Field */
 
-/** @param {{fields: Field[], onChange: (fields: Field[]) => void}} properties */
-export function Fields({ fields, onChange }) {
+/** @param {{value: Field[], onChange: (fields: Field[]) => void}} properties */
+export function Fields({ value: fields, onChange }) {
   const set = (/** @type {number} */ at, /** @type {Partial<Field>} */ change) =>
     onChange(fields.with(at, { ...fields[at], ...change }));
   const add = () => onChange([...fields, { name: '', label: '', kind: 'text', choices: [], required: true }]);
@@ -43,7 +43,7 @@ export function Fields({ fields, onChange }) {
               rows="3"
               required />`
           }
-          <div class="builder-actions">
+          <div class="wrap">
             <${Box}
               label=${t('builder.required')}
               value=${field.required}

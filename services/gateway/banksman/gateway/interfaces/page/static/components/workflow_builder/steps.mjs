@@ -25,12 +25,12 @@ export function Steps({ draft, tools, onChange }) {
       ${steps.map(
         (step, at) =>
           html`<li key=${step.name} aria-label=${t('builder.step', { number: at + 1 })}>
-            <header>
+            <header class="wrap">
               <${Icon} name=${ICONS[step.type] ?? 'workflow'} size=${16} /><strong
                 >${t(`builder.type.${step.type}`)}</strong
               >
               <code>${step.name}</code>
-              <span class="builder-actions">
+              <span class="builder-actions wrap">
                 ${
                   at > 0 &&
                   html`<${IconButton}
@@ -54,7 +54,7 @@ export function Steps({ draft, tools, onChange }) {
           </li>`,
       )}
     </ol>
-    <div class="builder-add">
+    <div class="wrap">
       ${Object.keys(NEW_STEPS).map(
         (type) =>
           html`<button
@@ -166,7 +166,7 @@ export function Text({ label, value, references, onChange, optional = false }) {
     </label>
     ${
       references.length > 0 &&
-      html`<div class="builder-references" role="group" aria-label=${t('builder.insert')}>
+      html`<div class="builder-references wrap" role="group" aria-label=${t('builder.insert')}>
         ${references.map(
           (one) =>
             html`<button key=${one} type="button" class="chip" onClick=${() => insert(one)}>

@@ -44,7 +44,7 @@ function Change({ id, change: { path, change, since, before } }) {
     <summary>
       <span class=${`status ${change === 'deleted' ? 'failed' : change === 'created' ? 'done' : ''}`}
         >${t(`timeline.change.${change}`)}</span
-      ><code>${path}</code>
+      ><code class="anywhere">${path}</code>
     </summary>
     ${
       open &&

@@ -20,7 +20,7 @@ function Folder({ folder, onOpen, menuOf }) {
       (child) =>
         html`<li key=${child.path} class="folder">
           <details open=${child.files.length <= OPEN_FILES}>
-            <summary>
+            <summary class="bar">
               <${Icon} name="folder" size=${16} /><span><${Exact} text=${child.name} /></span>
             </summary>
             <${Folder} folder=${child} onOpen=${onOpen} menuOf=${menuOf} />
@@ -30,7 +30,7 @@ function Folder({ folder, onOpen, menuOf }) {
     ${folder.files.map(
       (file) =>
         html`<li key=${file.path}>
-          <button type="button" class="file" onClick=${() => onOpen(file)}>
+          <button type="button" class="file grow" onClick=${() => onOpen(file)}>
             <${Icon} name="file" size=${16} />
             <span class="file-path text-m"><${Exact} text=${file.path.split('/').at(-1)} /></span>
             <span class="muted text-xs">${formatBytes(file.size)} · ${formatWhen(file.modified_at)}</span>

@@ -35,16 +35,14 @@ export default {
   'approval.jsonField': '{label} (JSON)',
   'approval.jsonArguments': 'Argumente (JSON)',
   'approval.editJson': 'Alle Argumente als JSON bearbeiten',
-  'approval.exactNumbers':
-    'Zahlen dieses Aufrufs haben mehr Stellen, als ein Browser bearbeiten kann. Sie gelten wie hier gezeigt.',
+  'approval.exactNumbers': 'Zahlen dieses Aufrufs haben mehr Stellen, als ein Browser bearbeiten kann. Sie gelten wie hier gezeigt.',
   'approval.exact': 'Genaue Argumente',
   'approval.expired': 'abgelaufen',
   'approval.expiresDays': { one: 'läuft in {count} Tag ab', other: 'läuft in {count} Tagen ab' },
   'approval.expires': 'läuft in {duration} ab',
 
   // Rules
-  'rules.intro':
-    'Regeln entscheiden, welche Aufrufe von Agenten auf Freigabe warten. Sie gelten für Läufe, die ab jetzt beginnen.',
+  'rules.intro': 'Regeln entscheiden, welche Aufrufe von Agenten auf Freigabe warten. Sie gelten für Läufe, die ab jetzt beginnen.',
   'rules.all': 'Regeln für alle Assistenten',
   'rules.saved': 'Regeln gespeichert',
   'rules.readOnly': 'Administratoren ändern diese Regeln.',
@@ -52,8 +50,7 @@ export default {
   'rules.count': { one: '{count} Regel', other: '{count} Regeln' },
   'rules.two': 'zwei Personen geben frei',
   'rules.remembered': 'Gemerkte Entscheidungen',
-  'rules.rememberedText':
-    'Solche Aufrufe werden ohne neue Anfrage entschieden. Nehmen Sie eine Entscheidung zurück, wartet der nächste solche Aufruf auf Freigabe.',
+  'rules.rememberedText': 'Solche Aufrufe werden ohne neue Anfrage entschieden. Nehmen Sie eine Entscheidung zurück, wartet der nächste solche Aufruf auf Freigabe.',
   'rules.noneRemembered': 'Keine Entscheidung ist gemerkt.',
   'rules.approve': 'Freigegeben',
   'rules.reject': 'Abgelehnt',
@@ -70,19 +67,15 @@ export default {
   'terms.everyone': 'alle, die freigeben dürfen',
   'approval.first': '{user} hat das freigegeben. Eine andere Person muss genau dasselbe freigeben.',
   'approval.firstBy': ', zuerst freigegeben von {user}',
-  'approval.contentChanged':
-    'Eine andere Person hat geändert, was läuft. Lesen Sie es, und entscheiden Sie dann.',
+  'approval.contentChanged': 'Eine andere Person hat geändert, was läuft. Lesen Sie es, und entscheiden Sie dann.',
   'approval.changedByFirst': 'Von der ersten Person geändert:',
   'approval.firstRejected': '{tool} wurde abgelehnt und läuft nicht.',
   'approval.listed': 'Zu finden und zurückzunehmen unter {rules}.',
-  'approval.covered.everyone':
-    'Bis jemand mit Verwaltungsrecht die Regel entfernt, gilt diese Entscheidung bei allen auch für:',
+  'approval.covered.everyone': 'Bis jemand mit Verwaltungsrecht die Regel entfernt, gilt diese Entscheidung bei allen auch für:',
   'approval.covered.run': 'Bis dieser Lauf endet, gilt diese Entscheidung auch für:',
-  'approval.covered.conversation':
-    'In dieser Unterhaltung, bis jemand sie zurücknimmt, gilt diese Entscheidung auch für:',
+  'approval.covered.conversation': 'In dieser Unterhaltung, bis jemand sie zurücknimmt, gilt diese Entscheidung auch für:',
   'approval.covers.command': 'jeden Aufruf von {tool} mit genau diesem Befehl',
-  'approval.covers.edited':
-    'jeden Aufruf von {tool} mit genau dem geänderten Befehl, wenn allein sein Text bestimmt, was läuft',
+  'approval.covers.edited': 'jeden Aufruf von {tool} mit genau dem geänderten Befehl, wenn allein sein Text bestimmt, was läuft',
   'approval.covers.write': 'jeden Aufruf von {tool} mit dem Pfad {value}, mit beliebigem Inhalt',
   'approval.covers.path': 'jeden Aufruf von {tool} mit dem Pfad {value}',
   'approval.covers.host': 'jeden Aufruf von {tool}, jede Adresse des Hosts {value}',
@@ -96,8 +89,7 @@ export default {
   'inbox.empty': 'Nichts wartet auf Ihre Freigabe.',
   'inbox.all': 'Alle Anfragen',
   'inbox.closed': 'Diese Anfrage ist entschieden oder abgelaufen.',
-  'inbox.keys':
-    '{next} und {previous} wechseln die Anfrage, {approve} gibt frei, {reject} lehnt ab, {edit} bearbeitet, {choose} wählt mehrere aus.',
+  'inbox.keys': '{next} und {previous} wechseln die Anfrage, {approve} gibt frei, {reject} lehnt ab, {edit} bearbeitet, {choose} wählt mehrere aus.',
   'inbox.requested': 'von {user}, {since}',
   'inbox.requestedSince': 'seit {since}',
   'inbox.choose': '{title} auswählen',

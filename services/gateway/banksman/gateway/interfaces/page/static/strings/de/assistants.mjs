@@ -2,8 +2,7 @@
 export default {
   // Assistants
   'assistant.title': 'Assistent',
-  'assistant.intro':
-    'Ein Assistent ist ein Modell mit einem Prompt, Werkzeugen und Regeln. Eine Änderung gilt ab der nächsten Nachricht.',
+  'assistant.intro': 'Ein Assistent ist ein Modell mit einem Prompt, Werkzeugen und Regeln. Eine Änderung gilt ab der nächsten Nachricht.',
   'assistant.new': 'Neuer Assistent',
   'assistant.begin': 'Unterhaltung beginnen',
   'assistant.withTools': 'verwendet Werkzeuge',
@@ -25,8 +24,7 @@ export default {
   'assistant.noToolchain': 'Die üblichen',
   'assistant.toolchainGone': '{name} (nicht mehr angeboten)',
   'assistant.policy': 'Regeln für Freigaben',
-  'assistant.policyText':
-    'Die erste Regel, die auf einen Aufruf passt, entscheidet. Ohne Regel warten Befehle und Dateiänderungen auf Freigabe. Ein Stern steht für beliebigen Text. Eine Regel, die Befehle erlaubt, vergleicht sie Wort für Wort: Sie passt nur auf einfache Befehle, und ein Stern steht für keine Option; „-*“ steht auch für Optionen. Was das Programm tut, kann sie nicht prüfen.',
+  'assistant.policyText': 'Die erste Regel, die auf einen Aufruf passt, entscheidet. Ohne Regel warten Befehle und Dateiänderungen auf Freigabe. Ein Stern steht für beliebigen Text. Eine Regel, die Befehle erlaubt, vergleicht sie Wort für Wort: Sie passt nur auf einfache Befehle, und ein Stern steht für keine Option; „-*“ steht auch für Optionen. Was das Programm tut, kann sie nicht prüfen.',
   'assistant.addRule': 'Regel hinzufügen',
   'assistant.ruleAction': 'Was geschieht',
   'assistant.ruleTool': 'Werkzeug',
@@ -35,11 +33,9 @@ export default {
   'assistant.ruleUp': 'Regel nach oben',
   'assistant.ruleRemove': 'Regel entfernen',
   'registries.title': 'Paketregister',
-  'registries.text':
-    'Befehle wie pip und npm dürfen über einen Proxy Pakete von diesen Adressen installieren. Sonst erreichen sie nichts.',
+  'registries.text': 'Befehle wie pip und npm dürfen über einen Proxy Pakete von diesen Adressen installieren. Sonst erreichen sie nichts.',
   'registries.permitted': 'Der Betreiber erlaubt Register auf: {hosts}.',
-  'registries.noneOffered':
-    'Der Betreiber erlaubt kein Register, Befehle können also keine Pakete installieren.',
+  'registries.noneOffered': 'Der Betreiber erlaubt kein Register, Befehle können also keine Pakete installieren.',
   'registries.add': 'Register hinzufügen',
   'registries.kind': 'Art',
   'registries.kind.pypi': 'Python-Pakete',
@@ -62,8 +58,7 @@ export default {
   'assistant.filesText': 'Jede neue Unterhaltung beginnt mit diesen Dateien in ihrem Arbeitsbereich.',
   'assistant.addFile': 'Dateien hinzufügen',
   'assistant.addSkill': 'Skill hinzufügen',
-  'assistant.skillText':
-    'Ein Skill ist ein Ordner mit einer Datei SKILL.md. Seine Dateien liegen in {folder}; nennen Sie ihn im Prompt, damit der Agent ihn liest.',
+  'assistant.skillText': 'Ein Skill ist ein Ordner mit einer Datei SKILL.md. Seine Dateien liegen in {folder}; nennen Sie ihn im Prompt, damit der Agent ihn liest.',
   'assistant.noSkill': 'Der Ordner {folder} hat keine Datei SKILL.md und ist deshalb kein Skill.',
   'assistant.executable': 'ausführbar',
   'assistant.changes': 'Ihre Änderungen',

@@ -1,8 +1,7 @@
 /** @satisfies {import("../../strings.mjs").Translation<typeof import("../en/audit.mjs").default>} */
 export default {
   // The audit trail
-  'audit.intro':
-    'Änderungen an gemeinsamen Einstellungen und Daten und Entscheidungen über Freigabeanfragen, die neuesten zuerst. Läufe stehen in ihren Unterhaltungen.',
+  'audit.intro': 'Änderungen an gemeinsamen Einstellungen und Daten und Entscheidungen über Freigabeanfragen, die neuesten zuerst. Läufe stehen in ihren Unterhaltungen.',
   'audit.kind': 'Was',
   'audit.everything': 'Alles',
   'audit.actor': 'Person',

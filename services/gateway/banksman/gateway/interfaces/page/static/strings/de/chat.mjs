@@ -3,8 +3,7 @@ export default {
   // The list of conversations
   'completion.workflow': 'Workflows und Prompts',
   'completion.file': 'Dateien des Arbeitsbereichs',
-  'prompt.server':
-    'Ein Prompt des Servers {server}. Sein Text kommt in das Nachrichtenfeld und wird noch nicht gesendet.',
+  'prompt.server': 'Ein Prompt des Servers {server}. Sein Text kommt in das Nachrichtenfeld und wird noch nicht gesendet.',
   'prompt.insert': 'Text einfügen',
 
   // The start of a conversation
@@ -89,8 +88,7 @@ export default {
   'activity.working': 'Arbeitet',
   'activity.progress': '{message} ({step}/{total})',
   'activity.waiting.overloaded': 'Das Modell ist überlastet; nächster Versuch in {seconds} s',
-  'activity.waiting.rate_limited':
-    'Die Ratenbegrenzung des Modells ist erreicht; nächster Versuch in {seconds} s',
+  'activity.waiting.rate_limited': 'Die Ratenbegrenzung des Modells ist erreicht; nächster Versuch in {seconds} s',
   'activity.waiting.unreachable': 'Das Modell ist nicht erreichbar; nächster Versuch in {seconds} s',
   'activity.waiting.failed': 'Die Modellanfrage ist fehlgeschlagen; nächster Versuch in {seconds} s',
   'activity.agent': 'Der Agent arbeitet',
@@ -102,25 +100,18 @@ export default {
   'outcome.timed_out': 'Zeitgrenze erreicht',
   'outcome.rejected': 'Durch eine Ablehnung angehalten',
   'outcome.max_iterations': 'Iterationsgrenze erreicht',
-  'notice.demo':
-    'Sie nutzen das Demo-Modell, das einfache Aufträge wie „run `ls`“ versteht. Für ein echtes Modell geben Sie einen Schlüssel unter Verwalten → Modelle ein oder setzen vor dem Start seine Umgebungsvariable.',
+  'notice.demo': 'Sie nutzen das Demo-Modell, das einfache Aufträge wie „run `ls`“ versteht. Für ein echtes Modell geben Sie einen Schlüssel unter Verwalten → Modelle ein oder setzen vor dem Start seine Umgebungsvariable.',
   'notice.model': 'Hinweis zum Modell: {text}',
   'notice.protocolRetry': 'Die Antwort des Modells war nicht lesbar (Versuch {attempt} von {max}): {error}',
-  'notice.restored':
-    'Der Arbeitsbereich wurde auf einem anderen Runner aus einem Snapshot wiederhergestellt.',
+  'notice.restored': 'Der Arbeitsbereich wurde auf einem anderen Runner aus einem Snapshot wiederhergestellt.',
   'notice.restoredLost': {
     one: 'Der Arbeitsbereich wurde auf einem anderen Runner aus einem Snapshot wiederhergestellt. Die Änderungen von {count} Aufruf fehlen vielleicht.',
-    other:
-      'Der Arbeitsbereich wurde auf einem anderen Runner aus einem Snapshot wiederhergestellt. Die Änderungen von {count} Aufrufen fehlen vielleicht.',
+    other: 'Der Arbeitsbereich wurde auf einem anderen Runner aus einem Snapshot wiederhergestellt. Die Änderungen von {count} Aufrufen fehlen vielleicht.',
   },
-  'notice.summarised':
-    'Für das Modell ersetzt eine Zusammenfassung den älteren Teil der Unterhaltung ({before} → {after} Tokens). Der Verlauf hier ist vollständig.',
-  'notice.leftOut':
-    'Für das Modell entfällt der ältere Teil der Unterhaltung ({before} → {after} Tokens). Der Verlauf hier ist vollständig.',
-  'notice.cut':
-    'Ein Teil dieser Unterhaltung ging verloren: Was nach {when} geschah, fehlt, hier und für den Agenten.',
-  'notice.cutUnknown':
-    'Ein Teil dieser Unterhaltung ging verloren: Was an dieser Stelle geschah, fehlt, hier und für den Agenten.',
+  'notice.summarised': 'Für das Modell ersetzt eine Zusammenfassung den älteren Teil der Unterhaltung ({before} → {after} Tokens). Der Verlauf hier ist vollständig.',
+  'notice.leftOut': 'Für das Modell entfällt der ältere Teil der Unterhaltung ({before} → {after} Tokens). Der Verlauf hier ist vollständig.',
+  'notice.cut': 'Ein Teil dieser Unterhaltung ging verloren: Was nach {when} geschah, fehlt, hier und für den Agenten.',
+  'notice.cutUnknown': 'Ein Teil dieser Unterhaltung ging verloren: Was an dieser Stelle geschah, fehlt, hier und für den Agenten.',
   'notice.cutAside': {
     one: 'Der Betreiber hat {count} späteren Eintrag in einer Datei aufbewahrt.',
     other: 'Der Betreiber hat {count} spätere Einträge in einer Datei aufbewahrt.',
@@ -199,14 +190,12 @@ export default {
   'versions.previous': 'Vorige Fassung',
   'versions.next': 'Nächste Fassung',
   'versions.edit': 'Bearbeiten und noch einmal senden',
-  'versions.editNote':
-    'Die erste Fassung bleibt erhalten. Der Agent arbeitet mit den Dateien, wie sie jetzt sind.',
+  'versions.editNote': 'Die erste Fassung bleibt erhalten. Der Agent arbeitet mit den Dateien, wie sie jetzt sind.',
   'versions.editQueued': 'Diese Nachricht vor dem Senden bearbeiten',
   'versions.removeQueued': 'Diese Nachricht aus der Warteschlange nehmen',
   'versions.again': 'Eine andere Antwort anfordern',
   'versions.continue': 'Ab hier fortsetzen',
-  'versions.continuing':
-    'Ihre nächste Nachricht folgt auf eine frühere Antwort. Die späteren Nachrichten bleiben erhalten.',
+  'versions.continuing': 'Ihre nächste Nachricht folgt auf eine frühere Antwort. Die späteren Nachrichten bleiben erhalten.',
   'versions.notContinuing': 'Zurück zur neuesten Nachricht',
 
   // Files of a message

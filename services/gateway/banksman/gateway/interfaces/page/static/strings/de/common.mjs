@@ -29,10 +29,8 @@ export default {
   'app.retry': 'Diese Ansicht konnte nicht geladen werden.',
 
   // Errors by their code
-  'error.unreachable':
-    'Banksman ist nicht erreichbar. Prüfen Sie Ihre Verbindung und versuchen Sie es noch einmal.',
-  'error.unexpected':
-    'Auf dieser Seite ist etwas schiefgegangen. Laden Sie die Seite neu und versuchen Sie es noch einmal.',
+  'error.unreachable': 'Banksman ist nicht erreichbar. Prüfen Sie Ihre Verbindung und versuchen Sie es noch einmal.',
+  'error.unexpected': 'Auf dieser Seite ist etwas schiefgegangen. Laden Sie die Seite neu und versuchen Sie es noch einmal.',
   'error.offline': 'Die Verbindung ist abgebrochen. Versuchen Sie es noch einmal, sobald sie wieder steht.',
   'error.timeout': 'Die Antwort kam nicht rechtzeitig. Versuchen Sie es noch einmal.',
   'error.rate_limited': 'Zu viele Anfragen auf einmal. Warten Sie kurz und versuchen Sie es noch einmal.',

@@ -6,8 +6,7 @@ export default {
   'files.download': 'Herunterladen',
   'files.close': 'Dateien schließen',
   'files.actions': 'Aktionen für {path}',
-  'files.empty':
-    'Der Arbeitsbereich ist leer. Ziehen Sie Dateien hierher, oder lassen Sie den Agenten welche schreiben.',
+  'files.empty': 'Der Arbeitsbereich ist leer. Ziehen Sie Dateien hierher, oder lassen Sie den Agenten welche schreiben.',
   'files.tabs': 'Teile des Arbeitsbereichs',
   'files.tab.files': 'Dateien',
   'files.tab.changes': 'Änderungen',
@@ -16,8 +15,7 @@ export default {
   'files.downloadAll': 'Alle Dateien herunterladen',
   'files.editing': 'Inhalt von {path}',
   'files.saveAnyway': 'Trotzdem speichern',
-  'files.changedMeanwhile':
-    'Die Datei wurde geändert, seit Sie sie geöffnet haben. Speichern ersetzt diese Änderung.',
+  'files.changedMeanwhile': 'Die Datei wurde geändert, seit Sie sie geöffnet haben. Speichern ersetzt diese Änderung.',
   'files.noChanges': 'Der Agent hat noch keine Dateien geändert.',
   'files.notCompared.unknown': 'Der frühere Inhalt der Datei ist nicht bekannt.',
   'files.notCompared.too_large': 'Die Datei ist zu groß für einen Vergleich.',
@@ -28,8 +26,7 @@ export default {
   'files.tooLarge': '{size} sind zu groß für die Vorschau: bitte herunterladen.',
   'files.notText': 'Diese Datei ist kein Text. Bitte herunterladen.',
   // A workspace that starts from a repository
-  'repository.intro':
-    'Der Agent arbeitet an einer Kopie eines Git-Repositorys. Seine Änderungen sehen Sie als Patch; nichts wird gepusht.',
+  'repository.intro': 'Der Agent arbeitet an einer Kopie eines Git-Repositorys. Seine Änderungen sehen Sie als Patch; nichts wird gepusht.',
   'repository.archive': 'Ein Archiv von diesem Gerät',
   'repository.archiveText': 'Eine .zip- oder .tar-Datei. Die Felder darunter sind dann nicht nötig.',
   'repository.allowed': 'Vom Betreiber erlaubt: {patterns}',
@@ -40,8 +37,7 @@ export default {
   'repository.depth': 'Zu ladende Commits',
   'repository.depthText': '0 lädt alle.',
   'repository.secret': 'Geheimnis',
-  'repository.secretText':
-    'Der Name eines Geheimnisses mit einem Token, falls das Repository eines verlangt.',
+  'repository.secretText': 'Der Name eines Geheimnisses mit einem Token, falls das Repository eines verlangt.',
   'repository.begin': 'Beginnen',
   // Processes that outlive the call that started them
   'processes.label': 'Befehle, die im Hintergrund laufen',

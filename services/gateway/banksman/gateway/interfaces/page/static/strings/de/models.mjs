@@ -1,7 +1,6 @@
 export default {
   // Servers of models
-  'servers.intro':
-    'Läufe und andere Programme verwenden die Modelle dieser Server. Ein Schlüssel wird verschlüsselt gespeichert und nie wieder angezeigt.',
+  'servers.intro': 'Läufe und andere Programme verwenden die Modelle dieser Server. Ein Schlüssel wird verschlüsselt gespeichert und nie wieder angezeigt.',
   'servers.add': 'Server verbinden',
   'servers.changeTitle': 'Server ändern',
   'servers.list': 'Server',
@@ -27,14 +26,12 @@ export default {
   },
   'servers.storedButFails': 'Der Server ist gespeichert, aber sein Test schlug fehl: {problem}',
   'servers.defaults': 'Neue Unterhaltungen',
-  'servers.defaultsText':
-    'Das Modell des Assistenten „Default“ und jenes, das antwortet, solange dessen Server nicht erreichbar ist.',
+  'servers.defaultsText': 'Das Modell des Assistenten „Default“ und jenes, das antwortet, solange dessen Server nicht erreichbar ist.',
   'servers.fallback': 'Ersatzmodell',
   'servers.thenFallback': 'sonst',
   'servers.saved': 'Die Modelle neuer Unterhaltungen sind gespeichert.',
   'search.title': 'Websuche',
-  'search.text':
-    'Mit einem Anbieter können Modelle das Werkzeug web_search verwenden. Der Schlüssel wird verschlüsselt gespeichert und nie wieder gezeigt.',
+  'search.text': 'Mit einem Anbieter können Modelle das Werkzeug web_search verwenden. Der Schlüssel wird verschlüsselt gespeichert und nie wieder gezeigt.',
   'search.provider': 'Anbieter',
   'search.none': 'kein Anbieter',
   'search.fromSetting': 'Vom Betreiber gesetzt: {provider} ({setting})',

@@ -20,8 +20,7 @@ export default {
   'import.part.open run': 'eine Antwort, die nicht fertig war',
   'import.part.tool_call.output': 'vollständige Ausgaben von Aufrufen',
   'import.part.image': 'Bilder',
-  'import.notice':
-    'Aus einer Datei importiert. Aufrufe, Ergebnisse und Entscheidungen stehen hier so, wie die Datei sie nennt; nichts davon wurde hier ausgeführt.',
+  'import.notice': 'Aus einer Datei importiert. Aufrufe, Ergebnisse und Entscheidungen stehen hier so, wie die Datei sie nennt; nichts davon wurde hier ausgeführt.',
   'sidebar.actions': 'Aktionen für {title}',
   'sidebar.more': 'Mehr: Archiv, Import',
   'sidebar.library': 'Bibliothek',
@@ -48,8 +47,7 @@ export default {
   'share.people': 'Personen',
   'share.you': '{user} (Sie)',
   'share.others': 'Weitere Personen mit ihren Namen hier, durch Kommas getrennt',
-  'share.means':
-    'Alle anderen, auch Administratoren, finden sie nirgends, und was sie davon geöffnet haben, endet. Nur diese Personen können ihre Aufrufe freigeben. Ein Administrator kann ändern, wer sie sieht; das wird aufgezeichnet. Programme mit dem NATS-Schlüssel Ihrer Organisation erhalten ihre Ereignisse weiterhin.',
+  'share.means': 'Alle anderen, auch Administratoren, finden sie nirgends, und was sie davon geöffnet haben, endet. Nur diese Personen können ihre Aufrufe freigeben. Ein Administrator kann ändern, wer sie sieht; das wird aufgezeichnet. Programme mit dem NATS-Schlüssel Ihrer Organisation erhalten ihre Ereignisse weiterhin.',
   'share.link': 'Link zur Unterhaltung',
   'share.limited': { one: 'nur {count} Person', other: 'nur {count} Personen' },
   'share.limitedTo': 'Nur diese Personen sehen sie: {people}',
@@ -61,8 +59,7 @@ export default {
   'conversation.archive': 'Archivieren',
   'conversation.restore': 'Zurück in die Liste',
   'conversation.link': 'Link zum Lesen kopieren',
-  'conversation.linkCopied':
-    'Der Link ist kopiert. Alle, die diese Unterhaltung sehen dürfen, können sie damit lesen.',
+  'conversation.linkCopied': 'Der Link ist kopiert. Alle, die diese Unterhaltung sehen dürfen, können sie damit lesen.',
   'conversation.markdown': 'Als Markdown exportieren',
   'conversation.json': 'Als JSON exportieren',
   'read.title': 'Unterhaltung (nur lesen)',
@@ -75,8 +72,7 @@ export default {
   'conversation.compact': 'Jetzt zusammenfassen',
   'conversation.title': 'Titel',
   'conversation.deleteTitle': 'Unterhaltung löschen',
-  'conversation.deleteQuestion':
-    '{title} mit Verlauf und Arbeitsbereich löschen? Das lässt sich nicht rückgängig machen.',
+  'conversation.deleteQuestion': '{title} mit Verlauf und Arbeitsbereich löschen? Das lässt sich nicht rückgängig machen.',
   'conversation.actions': 'Aktionen der Unterhaltung',
   'header.details': 'Details',
   'header.detailsTitle': 'Jeden Schritt des Agenten zeigen',
@@ -102,24 +98,18 @@ export default {
   'settings.title': 'Einstellungen',
   'settings.notify': 'Dieses Gerät bei Freigabeanfragen benachrichtigen',
   'settings.notify.always': 'Benachrichtigungen kommen auch, wenn die Seite geschlossen ist.',
-  'settings.notify.open':
-    'Benachrichtigungen kommen nur, solange die Seite offen ist: Dieser Browser hat keinen Push-Dienst.',
+  'settings.notify.open': 'Benachrichtigungen kommen nur, solange die Seite offen ist: Dieser Browser hat keinen Push-Dienst.',
   'settings.instructions': 'Ihre Anweisungen',
-  'settings.instructionsText':
-    'Sie gelten für jede Antwort in allen Unterhaltungen, ab Ihrer nächsten Nachricht.',
+  'settings.instructionsText': 'Sie gelten für jede Antwort in allen Unterhaltungen, ab Ihrer nächsten Nachricht.',
   'settings.instructionsSaved': 'Ihre Anweisungen sind gespeichert.',
   'accounts.title': 'Ihre Konten bei Werkzeugservern',
-  'accounts.text':
-    'Agenten, die für Sie arbeiten, benutzen diese Werkzeuge mit Ihrem eigenen Konto. Agenten anderer Personen tun das nicht.',
+  'accounts.text': 'Agenten, die für Sie arbeiten, benutzen diese Werkzeuge mit Ihrem eigenen Konto. Agenten anderer Personen tun das nicht.',
   'accounts.again': 'Erneut anmelden',
   'accounts.none': 'Nicht angemeldet',
   'accounts.signedIn': 'Angemeldet {when}',
-  'accounts.ended':
-    'Die Anmeldung bei {name} hat länger als zehn Minuten gedauert, oder inzwischen wurde eine andere begonnen. Melden Sie sich erneut an.',
-  'accounts.failed':
-    'Die Anmeldung bei {name} wurde dort abgebrochen oder abgelehnt. Sie können es noch einmal versuchen.',
-  'accounts.needed':
-    '{name} verlangt eine Anmeldung der Person, für die dieser Lauf arbeitet. Melden Sie sich an, und senden Sie Ihre Nachricht dann noch einmal.',
+  'accounts.ended': 'Die Anmeldung bei {name} hat länger als zehn Minuten gedauert, oder inzwischen wurde eine andere begonnen. Melden Sie sich erneut an.',
+  'accounts.failed': 'Die Anmeldung bei {name} wurde dort abgebrochen oder abgelehnt. Sie können es noch einmal versuchen.',
+  'accounts.needed': '{name} verlangt eine Anmeldung der Person, für die dieser Lauf arbeitet. Melden Sie sich an, und senden Sie Ihre Nachricht dann noch einmal.',
   'accounts.open': 'Einstellungen öffnen',
   'settings.month': 'Dieser Monat',
   'settings.monthLimit': 'von höchstens {cost}',

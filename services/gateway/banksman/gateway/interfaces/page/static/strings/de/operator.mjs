@@ -34,8 +34,7 @@ export default {
   'operator.keepRun': 'Lauf behalten',
   'operator.cancelling': 'Wird abgebrochen',
   'operator.tenants': 'Mandanten',
-  'operator.noTenants':
-    'Noch keine. Ein Mandant erscheint mit seiner ersten Nachricht, seinem ersten Schlüssel oder seiner ersten Grenze.',
+  'operator.noTenants': 'Noch keine. Ein Mandant erscheint mit seiner ersten Nachricht, seinem ersten Schlüssel oder seiner ersten Grenze.',
   'operator.tenant': 'Mandant',
   'operator.count.queued': { one: '{count} wartet oder läuft', other: '{count} warten oder laufen' },
   'operator.count.queued_workflows': {
@@ -80,8 +79,7 @@ export default {
   'operator.check.disk': 'Die Festplatte von NATS ist fast voll oder gestört',
   'operator.check.draining': 'Der Prozess wird beendet',
   'operator.check.lease': 'Das Lease wird nicht erneuert',
-  'operator.check.log_record':
-    'Es ist nicht vollständig bekannt, wo Protokolle enden: Ein weiterer Verlust bliebe unbemerkt',
+  'operator.check.log_record': 'Es ist nicht vollständig bekannt, wo Protokolle enden: Ein weiterer Verlust bliebe unbemerkt',
   'operator.check.logs': 'Protokolle von Unterhaltungen sind beschädigt',
   'operator.check.models': 'Der Server eines Modells scheint Prompts zu kürzen',
   'operator.check.nats': 'NATS antwortet nicht',

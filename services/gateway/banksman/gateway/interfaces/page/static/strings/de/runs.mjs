@@ -4,8 +4,7 @@ export default {
   'run.none': 'Öffnen Sie einen Lauf mit dem Link unter einer Antwort.',
   'run.again': 'Noch einmal',
   'run.againTitle': 'Mit einem anderen Modell wiederholen',
-  'run.againText':
-    'Dieselbe Nachricht wird an derselben Stelle der Unterhaltung noch einmal gesendet, als Zweig. Der Agent arbeitet mit den Dateien, wie sie jetzt sind, und Aufrufe warten wie immer auf Freigabe.',
+  'run.againText': 'Dieselbe Nachricht wird an derselben Stelle der Unterhaltung noch einmal gesendet, als Zweig. Der Agent arbeitet mit den Dateien, wie sie jetzt sind, und Aufrufe warten wie immer auf Freigabe.',
   'run.compare': 'Vergleichen mit',
   'run.compareNone': 'Ein anderer Lauf dieser Unterhaltung',
   'run.compareStop': 'Nur einen Lauf zeigen',
@@ -52,8 +51,7 @@ export default {
   'run.step': 'Schritt',
   'run.request': 'Anfrage',
   'run.system': 'Systemprompt',
-  'run.systemNow':
-    'Aus den Einstellungen des Laufs neu aufgebaut. Ein gespeicherter Prompt oder ein registriertes Werkzeug kann sich seither geändert haben.',
+  'run.systemNow': 'Aus den Einstellungen des Laufs neu aufgebaut. Ein gespeicherter Prompt oder ein registriertes Werkzeug kann sich seither geändert haben.',
   'run.tools': { one: '{count} Werkzeug', other: '{count} Werkzeuge' },
   'run.messages': { one: '{count} Nachricht', other: '{count} Nachrichten' },
   'run.options': 'Optionen',

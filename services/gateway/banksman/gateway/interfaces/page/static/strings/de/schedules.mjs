@@ -1,8 +1,7 @@
 /** @satisfies {import("../../strings.mjs").Translation<typeof import("../en/schedules.mjs").default>} */
 export default {
   // Schedules
-  'schedule.intro':
-    'Ein Zeitplan sendet einem Agenten eine Nachricht oder startet einen Workflow, wann Sie es festlegen.',
+  'schedule.intro': 'Ein Zeitplan sendet einem Agenten eine Nachricht oder startet einen Workflow, wann Sie es festlegen.',
   'schedule.none': 'Noch keine Zeitpläne.',
   'schedule.new': 'Neuer Zeitplan',
   'schedule.what': 'Was ausgeführt wird',
@@ -10,8 +9,7 @@ export default {
   'schedule.words': 'Wann, in Worten',
   'schedule.wordsExample': 'jeden Werktag um 9',
   'schedule.understood': 'Verstanden: {times} ({cron}). Prüfen Sie es unten.',
-  'schedule.notUnderstood':
-    'Noch nicht verstanden. Schreiben Sie zum Beispiel „jeden Montag um 8:30“, oder wählen Sie unten.',
+  'schedule.notUnderstood': 'Noch nicht verstanden. Schreiben Sie zum Beispiel „jeden Montag um 8:30“, oder wählen Sie unten.',
   'schedule.when': 'Wiederholung',
   'schedule.repeat.once': 'keine',
   'schedule.repeat.hourly': 'jede Stunde',

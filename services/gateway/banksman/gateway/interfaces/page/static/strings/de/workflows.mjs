@@ -17,18 +17,15 @@ export default {
   'category.conversation': 'Unterhaltung',
   'category.general': 'Allgemein',
   'builtin.create_project': 'Projekt anlegen',
-  'builtin.create_project.about':
-    'Eine README, Quelltexte und Tests in einen neuen Ordner des Arbeitsbereichs schreiben.',
+  'builtin.create_project.about': 'Eine README, Quelltexte und Tests in einen neuen Ordner des Arbeitsbereichs schreiben.',
   'builtin.create_project.name.label': 'Name',
-  'builtin.create_project.name':
-    'Der Ordner: ein Kleinbuchstabe, dann bis zu 39 Kleinbuchstaben, Ziffern oder „-“.',
+  'builtin.create_project.name': 'Der Ordner: ein Kleinbuchstabe, dann bis zu 39 Kleinbuchstaben, Ziffern oder „-“.',
   'builtin.create_project.template.label': 'Vorlage',
   'builtin.create_project.template': 'Die ersten Dateien des Projekts.',
   'builtin.create_project.description.label': 'Beschreibung',
   'builtin.create_project.description': 'Ein oder zwei Sätze für die README.',
   'builtin.search_code': 'Code durchsuchen',
-  'builtin.search_code.about':
-    'Die Dateien des Arbeitsbereichs durchsuchen und die passenden Zeilen auflisten.',
+  'builtin.search_code.about': 'Die Dateien des Arbeitsbereichs durchsuchen und die passenden Zeilen auflisten.',
   'builtin.search_code.query.label': 'Suchtext',
   'builtin.search_code.query': 'Der Text, der in einer Zeile gesucht wird, oder ein regulärer Ausdruck.',
   'builtin.search_code.path.label': 'Pfad',
@@ -40,27 +37,23 @@ export default {
   'builtin.search_code.case_sensitive.label': 'Groß- und Kleinschreibung',
   'builtin.search_code.case_sensitive': 'Ob zwischen Groß- und Kleinschreibung unterschieden wird.',
   'builtin.run_tests': 'Tests ausführen',
-  'builtin.run_tests.about':
-    'Die Tests eines Projekts im Arbeitsbereich ausführen und ihre Ergebnisse als Tabelle zeigen.',
+  'builtin.run_tests.about': 'Die Tests eines Projekts im Arbeitsbereich ausführen und ihre Ergebnisse als Tabelle zeigen.',
   'builtin.run_tests.folder.label': 'Ordner',
   'builtin.run_tests.folder': 'Der Ordner des Projekts.',
   'builtin.run_tests.command.label': 'Befehl',
   'builtin.run_tests.command': 'Der Befehl, der die Tests ausführt; leer für pytest, unittest oder node.',
   'builtin.refactor_component': 'Code umbauen',
-  'builtin.refactor_component.about':
-    'Eine Datei oder einen Ordner des Arbeitsbereichs von einem Agenten umbauen lassen; jede Änderung wartet auf Ihre Zustimmung.',
+  'builtin.refactor_component.about': 'Eine Datei oder einen Ordner des Arbeitsbereichs von einem Agenten umbauen lassen; jede Änderung wartet auf Ihre Zustimmung.',
   'builtin.refactor_component.path.label': 'Pfad',
   'builtin.refactor_component.path': 'Die Datei oder der Ordner.',
   'builtin.refactor_component.goal.label': 'Ziel',
   'builtin.refactor_component.goal': 'Was der Agent verbessern soll.',
   'builtin.summarize_conversation': 'Unterhaltung zusammenfassen',
-  'builtin.summarize_conversation.about':
-    'Die Unterhaltung zusammenfassen, in der der Workflow gestartet wird.',
+  'builtin.summarize_conversation.about': 'Die Unterhaltung zusammenfassen, in der der Workflow gestartet wird.',
   'builtin.summarize_conversation.length.label': 'Länge',
   'builtin.summarize_conversation.length': 'Die Länge der Zusammenfassung.',
   'builtin.research_report': 'Recherchebericht',
-  'builtin.research_report.about':
-    'Mehrere Seiten abrufen und einen Bericht schreiben, der sie als Quellen nennt.',
+  'builtin.research_report.about': 'Mehrere Seiten abrufen und einen Bericht schreiben, der sie als Quellen nennt.',
   'builtin.research_report.question.label': 'Frage',
   'builtin.research_report.question': 'Die Frage, die der Bericht beantwortet.',
   'builtin.research_report.urls.label': 'Adressen',
@@ -70,14 +63,12 @@ export default {
 
   // Workflows without code
   'builder.new': 'Neuer Workflow',
-  'builder.intro':
-    'Ein Workflow ist eine feste Folge von Schritten, die Sie mit einem Formular starten. Bauen Sie einen aus Prompts, Werkzeugen, Fragen und Freigaben, ohne Code.',
+  'builder.intro': 'Ein Workflow ist eine feste Folge von Schritten, die Sie mit einem Formular starten. Bauen Sie einen aus Prompts, Werkzeugen, Fragen und Freigaben, ohne Code.',
   'builder.startOf': '{title} starten',
   'builder.description': 'Wofür er da ist',
   'builder.category': 'Kategorie',
   'builder.fields': 'Formular',
-  'builder.fieldsText':
-    'Die Werte, die beim Start eingegeben werden. Die Schritte können jeden Wert verwenden.',
+  'builder.fieldsText': 'Die Werte, die beim Start eingegeben werden. Die Schritte können jeden Wert verwenden.',
   'builder.field': 'Feld {number}',
   'builder.fieldLabel': 'Beschriftung',
   'builder.fieldKind': 'Art',
@@ -96,8 +87,7 @@ export default {
   'builder.removeField': 'Feld entfernen',
   'builder.up': 'Feld nach oben',
   'builder.steps': 'Schritte',
-  'builder.stepsText':
-    'Sie laufen nacheinander. Fügen Sie Werte des Formulars und früherer Schritte mit den Knöpfen unter einem Text ein.',
+  'builder.stepsText': 'Sie laufen nacheinander. Fügen Sie Werte des Formulars und früherer Schritte mit den Knöpfen unter einem Text ein.',
   'builder.step': 'Schritt {number}',
   'builder.stepUp': '{name} nach oben',
   'builder.removeStep': '{name} entfernen',

@@ -34,16 +34,14 @@ export default {
   'approval.jsonField': '{label} (JSON)',
   'approval.jsonArguments': 'Arguments (JSON)',
   'approval.editJson': 'Edit all arguments as JSON',
-  'approval.exactNumbers':
-    'Numbers of this call have more digits than a browser can edit. They run as shown here.',
+  'approval.exactNumbers': 'Numbers of this call have more digits than a browser can edit. They run as shown here.',
   'approval.exact': 'Exact arguments',
   'approval.expired': 'expired',
   'approval.expiresDays': { one: 'expires in {count} day', other: 'expires in {count} days' },
   'approval.expires': 'expires in {duration}',
 
   // Rules
-  'rules.intro':
-    'Rules decide which calls of agents wait for approval. They apply to runs that start from now on.',
+  'rules.intro': 'Rules decide which calls of agents wait for approval. They apply to runs that start from now on.',
   'rules.all': 'Rules for all assistants',
   'rules.saved': 'Rules saved',
   'rules.readOnly': 'Administrators change these rules.',
@@ -51,8 +49,7 @@ export default {
   'rules.count': { one: '{count} rule', other: '{count} rules' },
   'rules.two': 'two people approve',
   'rules.remembered': 'Remembered decisions',
-  'rules.rememberedText':
-    'Calls like these are decided without a new request. Withdraw a decision, and the next call like it waits for approval.',
+  'rules.rememberedText': 'Calls like these are decided without a new request. Withdraw a decision, and the next call like it waits for approval.',
   'rules.noneRemembered': 'No decision is remembered.',
   'rules.approve': 'Approved',
   'rules.reject': 'Rejected',
@@ -73,14 +70,11 @@ export default {
   'approval.changedByFirst': 'Changed by the first approver:',
   'approval.firstRejected': '{tool} was rejected and does not run.',
   'approval.listed': 'You find it, and can withdraw it, under {rules}.',
-  'approval.covered.everyone':
-    'For everyone, until an administrator removes the rule, this decision also applies to:',
+  'approval.covered.everyone': 'For everyone, until an administrator removes the rule, this decision also applies to:',
   'approval.covered.run': 'Until this run ends, this decision also applies to:',
-  'approval.covered.conversation':
-    'In this conversation, until someone withdraws it, this decision also applies to:',
+  'approval.covered.conversation': 'In this conversation, until someone withdraws it, this decision also applies to:',
   'approval.covers.command': 'every call of {tool} with exactly this command',
-  'approval.covers.edited':
-    'every call of {tool} with exactly the edited command, if its text alone says what runs',
+  'approval.covers.edited': 'every call of {tool} with exactly the edited command, if its text alone says what runs',
   'approval.covers.write': 'every call of {tool} with the path {value}, any content',
   'approval.covers.path': 'every call of {tool} with the path {value}',
   'approval.covers.host': 'every call of {tool}, any address of the host {value}',
@@ -94,8 +88,7 @@ export default {
   'inbox.empty': 'Nothing waits for your approval.',
   'inbox.all': 'All requests',
   'inbox.closed': 'This request was decided or has expired.',
-  'inbox.keys':
-    '{next} and {previous} move between requests, {approve} approves, {reject} rejects, {edit} edits, {choose} chooses several.',
+  'inbox.keys': '{next} and {previous} move between requests, {approve} approves, {reject} rejects, {edit} edits, {choose} chooses several.',
   'inbox.requested': 'by {user}, {since}',
   'inbox.requestedSince': 'since {since}',
   'inbox.choose': 'Choose {title}',

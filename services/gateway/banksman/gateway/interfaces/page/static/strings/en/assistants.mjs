@@ -1,8 +1,7 @@
 export default {
   // Assistants
   'assistant.title': 'Assistant',
-  'assistant.intro':
-    'An assistant is a model with a prompt, tools and rules. A change applies to the next message.',
+  'assistant.intro': 'An assistant is a model with a prompt, tools and rules. A change applies to the next message.',
   'assistant.new': 'New assistant',
   'assistant.begin': 'Start a conversation',
   'assistant.withTools': 'uses tools',
@@ -24,8 +23,7 @@ export default {
   'assistant.noToolchain': 'The usual ones',
   'assistant.toolchainGone': '{name} (no longer offered)',
   'assistant.policy': 'Approval rules',
-  'assistant.policyText':
-    'The first rule that matches a call decides. Without one, commands and file changes wait for approval. A star stands for any text. A rule that allows commands compares them word by word: it matches only simple commands, and a star stands for no option; “-*” stands for options, too. It cannot check what the program does.',
+  'assistant.policyText': 'The first rule that matches a call decides. Without one, commands and file changes wait for approval. A star stands for any text. A rule that allows commands compares them word by word: it matches only simple commands, and a star stands for no option; “-*” stands for options, too. It cannot check what the program does.',
   'assistant.addRule': 'Add a rule',
   'assistant.ruleAction': 'What happens',
   'assistant.ruleTool': 'Tool',
@@ -34,8 +32,7 @@ export default {
   'assistant.ruleUp': 'Move the rule up',
   'assistant.ruleRemove': 'Remove the rule',
   'registries.title': 'Package registries',
-  'registries.text':
-    'Commands such as pip and npm may install packages from these addresses, through a proxy. They reach nothing else.',
+  'registries.text': 'Commands such as pip and npm may install packages from these addresses, through a proxy. They reach nothing else.',
   'registries.permitted': 'The operator permits registries on: {hosts}.',
   'registries.noneOffered': 'The operator permits no registry, so commands cannot install packages.',
   'registries.add': 'Add a registry',
@@ -60,8 +57,7 @@ export default {
   'assistant.filesText': 'Every new conversation starts with these files in its workspace.',
   'assistant.addFile': 'Add files',
   'assistant.addSkill': 'Add a skill',
-  'assistant.skillText':
-    'A skill is a folder with a file SKILL.md. Its files are in {folder}; name it in the prompt, so that the agent reads it.',
+  'assistant.skillText': 'A skill is a folder with a file SKILL.md. Its files are in {folder}; name it in the prompt, so that the agent reads it.',
   'assistant.noSkill': 'The folder {folder} has no file SKILL.md, so it is not a skill.',
   'assistant.executable': 'executable',
   'assistant.changes': 'Your changes',

@@ -1,7 +1,6 @@
 export default {
   // The audit trail
-  'audit.intro':
-    'Changes of shared settings and data, and decisions on approval requests, newest first. Runs are in their conversations.',
+  'audit.intro': 'Changes of shared settings and data, and decisions on approval requests, newest first. Runs are in their conversations.',
   'audit.kind': 'What',
   'audit.everything': 'Everything',
   'audit.actor': 'User',

@@ -2,8 +2,7 @@ export default {
   // The list of conversations
   'completion.workflow': 'Workflows and prompts',
   'completion.file': 'Files of the workspace',
-  'prompt.server':
-    'A prompt of the server {server}. Its text goes into the message box, and is not sent yet.',
+  'prompt.server': 'A prompt of the server {server}. Its text goes into the message box, and is not sent yet.',
   'prompt.insert': 'Insert the text',
 
   // The start of a conversation
@@ -17,8 +16,7 @@ export default {
   'welcome.drawText': 'Draw a mermaid diagram of how a request travels from a browser to a database.',
   'welcome.examples': 'What can I do here? Examples',
   'welcome.search': 'Search the web',
-  'welcome.searchText':
-    'Search the web for three recent reports about heat pumps and compare them, with sources.',
+  'welcome.searchText': 'Search the web for three recent reports about heat pumps and compare them, with sources.',
   'welcome.tool': 'Use {tool}',
   'welcome.toolText': 'What can you do with {tool}? Show it with an example.',
   'welcome.workflow': 'Start a workflow',
@@ -101,24 +99,18 @@ export default {
   'outcome.timed_out': 'Time limit reached',
   'outcome.rejected': 'Stopped by a rejection',
   'outcome.max_iterations': 'Iteration limit reached',
-  'notice.demo':
-    "You're using the demo model, which understands plain requests such as “run `ls`”. For a real one, enter a key under Manage → Models, or set its environment variable before the start.",
+  'notice.demo': "You're using the demo model, which understands plain requests such as “run `ls`”. For a real one, enter a key under Manage → Models, or set its environment variable before the start.",
   'notice.model': 'Note on the model: {text}',
   'notice.protocolRetry': 'The reply of the model could not be parsed (attempt {attempt} of {max}): {error}',
   'notice.restored': 'The workspace was restored from a snapshot on another runner.',
   'notice.restoredLost': {
     one: 'The workspace was restored from a snapshot on another runner. The changes of {count} call may be lost.',
-    other:
-      'The workspace was restored from a snapshot on another runner. The changes of {count} calls may be lost.',
+    other: 'The workspace was restored from a snapshot on another runner. The changes of {count} calls may be lost.',
   },
-  'notice.summarised':
-    'For the model, the older part of the conversation is replaced by a summary ({before} → {after} tokens). The history shown here is complete.',
-  'notice.leftOut':
-    'For the model, the older part of the conversation is left out ({before} → {after} tokens). The history shown here is complete.',
-  'notice.cut':
-    'A part of this conversation was lost: what happened after {when} is missing, here and for the agent.',
-  'notice.cutUnknown':
-    'A part of this conversation was lost: what happened at this place is missing, here and for the agent.',
+  'notice.summarised': 'For the model, the older part of the conversation is replaced by a summary ({before} → {after} tokens). The history shown here is complete.',
+  'notice.leftOut': 'For the model, the older part of the conversation is left out ({before} → {after} tokens). The history shown here is complete.',
+  'notice.cut': 'A part of this conversation was lost: what happened after {when} is missing, here and for the agent.',
+  'notice.cutUnknown': 'A part of this conversation was lost: what happened at this place is missing, here and for the agent.',
   'notice.cutAside': {
     one: 'The operator has kept {count} later entry in a file.',
     other: 'The operator has kept {count} later entries in a file.',

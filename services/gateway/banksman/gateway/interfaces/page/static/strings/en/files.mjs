@@ -25,8 +25,7 @@ export default {
   'files.tooLarge': '{size} is too large to preview: download it instead.',
   'files.notText': 'This file is not text. Download it instead.',
   // A workspace that starts from a repository
-  'repository.intro':
-    'The agent works on a copy of a git repository. You see its changes as a patch; nothing is pushed.',
+  'repository.intro': 'The agent works on a copy of a git repository. You see its changes as a patch; nothing is pushed.',
   'repository.archive': 'An archive from this device',
   'repository.archiveText': 'A .zip or .tar file. The fields below are not needed then.',
   'repository.allowed': 'Allowed by the operator: {patterns}',

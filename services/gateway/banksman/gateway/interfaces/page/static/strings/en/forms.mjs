@@ -15,8 +15,7 @@ export default {
   'input.yes': 'Yes',
   'input.no': 'No',
   'input.decline': 'Decline',
-  'input.server':
-    'The MCP server {server} asks, and receives what you submit. Enter no password or other secret here.',
+  'input.server': 'The MCP server {server} asks, and receives what you submit. Enter no password or other secret here.',
 
   // What a form requires
   'check.required': '{label} is required.',

@@ -1,7 +1,6 @@
 export default {
   // Servers of the Model Context Protocol
-  'mcp.intro':
-    'Servers of the Model Context Protocol give agents more tools. Agents get a tool after you approve it.',
+  'mcp.intro': 'Servers of the Model Context Protocol give agents more tools. Agents get a tool after you approve it.',
   'mcp.none': 'No server is connected yet.',
   'mcp.add': 'Add a server',
   'mcp.nameText': 'Lower-case letters, digits and hyphens. Agents see its tools as name__tool.',
@@ -12,8 +11,7 @@ export default {
   'mcp.commandText': 'The program must be installed where tools run. Put quotes around a word with spaces.',
   'mcp.values.http': 'Headers',
   'mcp.values.stdio': 'Environment variables',
-  'mcp.valuesText':
-    'Values are stored encrypted and never shown again. {secret} stands for a secret of your team.',
+  'mcp.valuesText': 'Values are stored encrypted and never shown again. {secret} stands for a secret of your team.',
   'mcp.addValue.http': 'Add a header',
   'mcp.addValue.stdio': 'Add a variable',
   'mcp.removeValue': 'Remove {name}',
@@ -24,8 +22,7 @@ export default {
   'mcp.timeout': 'Seconds that a call may take',
   'mcp.callTimeout': 'A call may take {duration}.',
   'mcp.valueStays': 'unchanged',
-  'mcp.placeChanges':
-    'A new address or command removes the stored values, the sign-in and the approvals of tools. Enter the values again.',
+  'mcp.placeChanges': 'A new address or command removes the stored values, the sign-in and the approvals of tools. Enter the values again.',
   'mcp.outdated': 'Someone else has changed this server meanwhile.',
   'mcp.state': 'State',
   'mcp.state.ready': 'Connected',
@@ -45,34 +42,26 @@ export default {
   'mcp.removeTitle': 'Remove a server',
   'mcp.removeQuestion': 'Remove {name}? Agents can no longer use its tools.',
   'mcp.account': 'Account at the server',
-  'mcp.signInText':
-    'The server must know whose account it works with. Sign in there: the agents of your whole team then use its tools with your account.',
+  'mcp.signInText': 'The server must know whose account it works with. Sign in there: the agents of your whole team then use its tools with your account.',
   'mcp.signedIn': '{user} signed in ({when}). The agents of your team use the tools with this account.',
   'mcp.signInBy': 'Who signs in there, if it asks for a sign-in',
   'mcp.signInBy.tenant': 'An administrator, for everyone',
   'mcp.signInBy.user': 'Each person',
   'mcp.signInByText.tenant': 'Agents use the tools with one account, whoever they work for.',
-  'mcp.signInByText.user':
-    'Agents use the tools with the account of the person they work for. Each person signs in under Settings.',
-  'mcp.signInOwnText':
-    'Each person signs in here with an account of their own. Sign in to list the tools of the server; your own runs then use your account.',
-  'mcp.signedInOwn':
-    '{user} signed in ({when}). The tools are listed with this account, and only your own runs use it.',
-  'mcp.signInEnded':
-    'The sign-in took longer than ten minutes, or another one was begun meanwhile. Sign in again.',
+  'mcp.signInByText.user': 'Agents use the tools with the account of the person they work for. Each person signs in under Settings.',
+  'mcp.signInOwnText': 'Each person signs in here with an account of their own. Sign in to list the tools of the server; your own runs then use your account.',
+  'mcp.signedInOwn': '{user} signed in ({when}). The tools are listed with this account, and only your own runs use it.',
+  'mcp.signInEnded': 'The sign-in took longer than ten minutes, or another one was begun meanwhile. Sign in again.',
   'mcp.ownClient': 'Use a client ID of your own',
-  'mcp.ownClientText':
-    'Some providers want you to register Banksman first. Give them the redirect address {address}, and enter here what they gave you.',
+  'mcp.ownClientText': 'Some providers want you to register Banksman first. Give them the redirect address {address}, and enter here what they gave you.',
   'mcp.client_id': 'Client ID',
   'mcp.client_secret': 'Client secret, if there is one',
   'mcp.changes': {
     one: '{count} tool waits for your approval',
     other: '{count} tools wait for your approval',
   },
-  'mcp.changesText':
-    'Read what the server tells the model about each tool. If it changes a tool later, the tool waits here again.',
-  'mcp.changedMeanwhile':
-    'The server changed its tools while you read them. Read them again before you approve.',
+  'mcp.changesText': 'Read what the server tells the model about each tool. If it changes a tool later, the tool waits here again.',
+  'mcp.changedMeanwhile': 'The server changed its tools while you read them. Read them again before you approve.',
   'mcp.approve': { one: 'Approve {count} tool', other: 'Approve {count} tools' },
   'mcp.tool.new': 'new',
   'mcp.tool.changed': 'changed: approve it again',

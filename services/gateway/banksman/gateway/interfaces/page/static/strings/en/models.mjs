@@ -1,7 +1,6 @@
 export default {
   // Servers of models
-  'servers.intro':
-    'Runs and other clients use the models of these servers. A key is stored encrypted and never shown again.',
+  'servers.intro': 'Runs and other clients use the models of these servers. A key is stored encrypted and never shown again.',
   'servers.add': 'Connect a server',
   'servers.changeTitle': 'Change the server',
   'servers.list': 'Servers',
@@ -27,14 +26,12 @@ export default {
   },
   'servers.storedButFails': 'The server is stored, but its test failed: {problem}',
   'servers.defaults': 'New conversations',
-  'servers.defaultsText':
-    'The model of the assistant “Default”, and the one that replies while its server is unavailable.',
+  'servers.defaultsText': 'The model of the assistant “Default”, and the one that replies while its server is unavailable.',
   'servers.fallback': 'Fallback model',
   'servers.thenFallback': 'otherwise',
   'servers.saved': 'The models of new conversations are saved.',
   'search.title': 'Web search',
-  'search.text':
-    'With a provider, models can use the tool web_search. The key is stored encrypted and never shown again.',
+  'search.text': 'With a provider, models can use the tool web_search. The key is stored encrypted and never shown again.',
   'search.provider': 'Provider',
   'search.none': 'no provider',
   'search.fromSetting': 'Set by the operator: {provider} ({setting})',

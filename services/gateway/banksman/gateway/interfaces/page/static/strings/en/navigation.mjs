@@ -19,8 +19,7 @@ export default {
   'import.part.open run': 'a reply that was not finished',
   'import.part.tool_call.output': 'complete outputs of calls',
   'import.part.image': 'images',
-  'import.notice':
-    'Imported from a file. Calls, results and decisions are shown as the file states them; none of them happened here.',
+  'import.notice': 'Imported from a file. Calls, results and decisions are shown as the file states them; none of them happened here.',
   'sidebar.actions': 'Actions for {title}',
   'sidebar.more': 'More: archive, import',
   'sidebar.library': 'Library',
@@ -47,8 +46,7 @@ export default {
   'share.people': 'People',
   'share.you': '{user} (you)',
   'share.others': 'Other people, by their names here, separated by commas',
-  'share.means':
-    'All others, also administrators, find it nowhere, and what they have open of it ends. Only these people can approve its calls. An administrator can change who sees it, which is recorded. Programs with the NATS key of your organisation still receive its events.',
+  'share.means': 'All others, also administrators, find it nowhere, and what they have open of it ends. Only these people can approve its calls. An administrator can change who sees it, which is recorded. Programs with the NATS key of your organisation still receive its events.',
   'share.link': 'Link to the conversation',
   'share.limited': { one: 'only {count} person', other: 'only {count} people' },
   'share.limitedTo': 'Only these people see it: {people}',
@@ -60,8 +58,7 @@ export default {
   'conversation.archive': 'Archive',
   'conversation.restore': 'Move back to the list',
   'conversation.link': 'Copy a read-only link',
-  'conversation.linkCopied':
-    'The link is copied. All who may see this conversation can read it with the link.',
+  'conversation.linkCopied': 'The link is copied. All who may see this conversation can read it with the link.',
   'conversation.markdown': 'Export as Markdown',
   'conversation.json': 'Export as JSON',
   'read.title': 'Read-only conversation',
@@ -100,22 +97,18 @@ export default {
   'settings.title': 'Settings',
   'settings.notify': 'Notify this device of approval requests',
   'settings.notify.always': 'Notifications also arrive while the page is closed.',
-  'settings.notify.open':
-    'Notifications arrive only while the page is open: this browser has no push service.',
+  'settings.notify.open': 'Notifications arrive only while the page is open: this browser has no push service.',
   'settings.instructions': 'Your instructions',
   'settings.instructionsText': 'They apply to every reply in all conversations, from your next message on.',
   'settings.instructionsSaved': 'Your instructions are saved.',
   'accounts.title': 'Your accounts at tool servers',
-  'accounts.text':
-    'Agents that work for you use these tools with your own account. Agents of other people do not.',
+  'accounts.text': 'Agents that work for you use these tools with your own account. Agents of other people do not.',
   'accounts.again': 'Sign in again',
   'accounts.none': 'Not signed in',
   'accounts.signedIn': 'Signed in {when}',
-  'accounts.ended':
-    'The sign-in at {name} took longer than ten minutes, or another one was begun meanwhile. Sign in again.',
+  'accounts.ended': 'The sign-in at {name} took longer than ten minutes, or another one was begun meanwhile. Sign in again.',
   'accounts.failed': 'The sign-in at {name} was cancelled or refused there. You can try again.',
-  'accounts.needed':
-    '{name} needs a sign-in by the person this run works for. Sign in, then send your message again.',
+  'accounts.needed': '{name} needs a sign-in by the person this run works for. Sign in, then send your message again.',
   'accounts.open': 'Open Settings',
   'settings.month': 'This month',
   'settings.monthLimit': 'of at most {cost}',

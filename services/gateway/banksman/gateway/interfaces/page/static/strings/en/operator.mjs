@@ -78,8 +78,7 @@ export default {
   'operator.check.disk': 'The disk of NATS is nearly full or fails',
   'operator.check.draining': 'The process is shutting down',
   'operator.check.lease': 'The lease is not renewed',
-  'operator.check.log_record':
-    'The record of where logs end is incomplete, so a further loss may go unnoticed',
+  'operator.check.log_record': 'The record of where logs end is incomplete, so a further loss may go unnoticed',
   'operator.check.logs': 'Logs of conversations are damaged',
   'operator.check.models': 'The server of a model seems to cut prompts',
   'operator.check.nats': 'NATS does not respond',

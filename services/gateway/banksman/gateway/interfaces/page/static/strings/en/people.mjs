@@ -2,16 +2,13 @@ export default {
   // People and their keys
   'people.intro': 'Each person signs in with a key or an account of their own. Decisions show their name.',
   'people.none': 'No one has been invited yet.',
-  'people.withoutKey':
-    'You use Banksman without a key, as everyone on this computer can. Invite a person, and from then on everyone needs a key.',
+  'people.withoutKey': 'You use Banksman without a key, as everyone on this computer can. Invite a person, and from then on everyone needs a key.',
   'people.own': 'Create your own key first',
-  'people.ownText':
-    'Before you invite others, you need a key of your own, because from then on nobody can use Banksman without one. It never expires, and it has all rights.',
+  'people.ownText': 'Before you invite others, you need a key of your own, because from then on nobody can use Banksman without one. It never expires, and it has all rights.',
   'people.ownName': 'Your name or e-mail address',
   'people.ownCreate': 'Create my key',
   'people.ownCreated': 'Your key',
-  'people.ownOnce':
-    'Store this key now, for example in your password manager. It is shown only here, and you sign in with it from now on.',
+  'people.ownOnce': 'Store this key now, for example in your password manager. It is shown only here, and you sign in with it from now on.',
   'people.continue': 'I have stored it',
   'people.invite': 'Invite a person',
   'people.keys': 'Keys',
@@ -29,21 +26,18 @@ export default {
   'people.once': 'Send this link to the person. It is shown only now, and works once within {count} days.',
   'people.link': 'Link',
   'people.invitedUntil': 'invited until {when}',
-  'people.loopback':
-    'Only this computer can open this address. For others, start Banksman with {command} set to an address of your network.',
+  'people.loopback': 'Only this computer can open this address. For others, start Banksman with {command} set to an address of your network.',
   'people.done': 'Done',
   'people.means': 'This person signs in with',
   'people.byKey': 'a key',
   'people.byAccount': 'an account at {provider}',
-  'people.accountNeeds':
-    'An administrator of {provider} must give the person’s account the following. Other roles there may add rights.',
+  'people.accountNeeds': 'An administrator of {provider} must give the person’s account the following. Other roles there may add rights.',
   'people.noRoleNeeded': 'An account at {provider} without the claim {claim} has exactly these rights.',
   'people.needs.role': 'Role, in the claim {claim}',
   'people.needs.tenant': 'Tenant, in the claim {claim}',
   'people.noRole': 'No role at {provider} gives exactly these rights. These are the roles:',
   'people.accountMessage': 'Open {address} and sign in with your account at {provider}.',
-  'people.claimsMessage':
-    'Open {address} and sign in with your account at {provider}, to which an administrator there first gives {claims}.',
+  'people.claimsMessage': 'Open {address} and sign in with your account at {provider}, to which an administrator there first gives {claims}.',
   'people.given.role': 'the role {value} (claim {claim})',
   'people.given.tenant': 'the tenant {value} (claim {claim})',
   'people.copyInvitation': 'Copy all as a message',

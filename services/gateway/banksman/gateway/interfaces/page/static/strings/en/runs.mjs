@@ -3,8 +3,7 @@ export default {
   'run.none': 'Open a run with the link below a reply.',
   'run.again': 'Run again',
   'run.againTitle': 'Run again with another model',
-  'run.againText':
-    'The same message is sent again at the same place of the conversation, as a branch. The agent works on the files as they are now, and calls wait for approval as always.',
+  'run.againText': 'The same message is sent again at the same place of the conversation, as a branch. The agent works on the files as they are now, and calls wait for approval as always.',
   'run.compare': 'Compare with',
   'run.compareNone': 'Another run of this conversation',
   'run.compareStop': 'Show one run',
@@ -51,8 +50,7 @@ export default {
   'run.step': 'Step',
   'run.request': 'Request',
   'run.system': 'System prompt',
-  'run.systemNow':
-    'Built again from the settings of the run. A stored prompt or a registered tool may have changed since.',
+  'run.systemNow': 'Built again from the settings of the run. A stored prompt or a registered tool may have changed since.',
   'run.tools': { one: '{count} tool', other: '{count} tools' },
   'run.messages': { one: '{count} message', other: '{count} messages' },
   'run.options': 'Options',

@@ -1,7 +1,6 @@
 export default {
   // Schedules
-  'schedule.intro':
-    'A schedule sends a message to an agent, or runs a workflow, at the times that you choose.',
+  'schedule.intro': 'A schedule sends a message to an agent, or runs a workflow, at the times that you choose.',
   'schedule.none': 'There are no schedules yet.',
   'schedule.new': 'New schedule',
   'schedule.what': 'What runs',
@@ -9,8 +8,7 @@ export default {
   'schedule.words': 'When, in words',
   'schedule.wordsExample': 'every weekday at 9',
   'schedule.understood': 'Understood: {times} ({cron}). Check it below.',
-  'schedule.notUnderstood':
-    'Not understood yet. Write, for example, “every Monday at 8:30”, or choose below.',
+  'schedule.notUnderstood': 'Not understood yet. Write, for example, “every Monday at 8:30”, or choose below.',
   'schedule.when': 'Repeats',
   'schedule.repeat.once': 'not at all',
   'schedule.repeat.hourly': 'every hour',

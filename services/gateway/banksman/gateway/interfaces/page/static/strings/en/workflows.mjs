@@ -36,15 +36,13 @@ export default {
   'builtin.search_code.case_sensitive.label': 'Case sensitive',
   'builtin.search_code.case_sensitive': 'Whether the search is case-sensitive.',
   'builtin.run_tests': 'Run tests',
-  'builtin.run_tests.about':
-    'Run the tests of a project in the workspace, and show their results as a table.',
+  'builtin.run_tests.about': 'Run the tests of a project in the workspace, and show their results as a table.',
   'builtin.run_tests.folder.label': 'Folder',
   'builtin.run_tests.folder': 'The folder of the project.',
   'builtin.run_tests.command.label': 'Command',
   'builtin.run_tests.command': 'The command that runs the tests; empty for pytest, unittest or node.',
   'builtin.refactor_component': 'Refactor component',
-  'builtin.refactor_component.about':
-    'Let an agent refactor a file or folder of the workspace; each change waits for your approval.',
+  'builtin.refactor_component.about': 'Let an agent refactor a file or folder of the workspace; each change waits for your approval.',
   'builtin.refactor_component.path.label': 'Path',
   'builtin.refactor_component.path': 'The file or folder.',
   'builtin.refactor_component.goal.label': 'Goal',
@@ -64,8 +62,7 @@ export default {
 
   // Workflows without code
   'builder.new': 'New workflow',
-  'builder.intro':
-    'A workflow is a fixed sequence of steps that you start with a form. Build one from prompts, tools, questions and approvals, without code.',
+  'builder.intro': 'A workflow is a fixed sequence of steps that you start with a form. Build one from prompts, tools, questions and approvals, without code.',
   'builder.startOf': 'Start {title}',
   'builder.description': 'What it is for',
   'builder.category': 'Category',
@@ -89,8 +86,7 @@ export default {
   'builder.removeField': 'Remove the field',
   'builder.up': 'Move the field up',
   'builder.steps': 'Steps',
-  'builder.stepsText':
-    'They run one after the other. Insert the values of the form and of earlier steps by the buttons below a text.',
+  'builder.stepsText': 'They run one after the other. Insert the values of the form and of earlier steps by the buttons below a text.',
   'builder.step': 'Step {number}',
   'builder.stepUp': 'Move {name} up',
   'builder.removeStep': 'Remove {name}',
