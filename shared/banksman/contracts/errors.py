@@ -154,6 +154,12 @@ class Forbidden(CallerMistake):
     code = ErrorCode.FORBIDDEN
 
 
+class TooLarge(CallerMistake):
+    """A body or a file has more bytes than its limit."""
+
+    code = ErrorCode.TOO_LARGE
+
+
 class Refused(BanksmanError):
     """The request is valid but cannot be served now."""
 

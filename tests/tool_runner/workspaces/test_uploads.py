@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from banksman.contracts.errors import Overloaded
+from banksman.contracts.errors import Overloaded, TooLarge
 from banksman.tool_runner.workspaces.files_api import ABANDONED_S, MAX_UPLOADS, Uploads
 
 
@@ -44,6 +44,12 @@ def test_each_of_many_tenants_can_upload_beside_greedy_ones(uploads: Uploads) ->
         assert fill(uploads, f"greedy-{number}") >= 1
     for number in range(MAX_UPLOADS // 2):
         assert uploads.add(f"modest-{number}", "c.first", 0, b"slice") == 5
+
+
+def test_a_file_above_the_limit_is_too_large(uploads: Uploads) -> None:
+    uploads.add("t", "c.a", 0, bytes(60))
+    with pytest.raises(TooLarge, match="100 bytes"):
+        uploads.add("t", "c.a", 60, bytes(41))
 
 
 def test_abandoned_uploads_are_removed(uploads: Uploads) -> None:

@@ -184,6 +184,8 @@ class ConversationWorkspace:
             return reply
         if (fault := _FAULTS.get(reply.code or "")) is not None:
             raise fault(reply.error, retry_after_s=RETRY_AFTER_S)
+        if reply.code == errors.ErrorCode.TOO_LARGE:
+            raise errors.TooLarge(reply.error)
         # A runner reports an error of the path as text, without a code.
         if "not found" in reply.error.lower() or "no such" in reply.error.lower():
             raise errors.NotFound("file", path)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, Unavailable
+from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, TooLarge, Unavailable
 from banksman.contracts.runner_requests import (
     DiscoverSignIn,
     FileDelete,
@@ -239,11 +239,12 @@ class Uploads:
         """Write a slice and return the size of the upload so far, in bytes.
 
         Raises:
-            BadInput: slices before this one are missing, or the file becomes too large.
+            BadInput: slices before this one are missing.
+            TooLarge: the file has more than `max_bytes`.
             Overloaded: there are too many unfinished uploads.
         """
         if offset + len(data) > self.max_bytes:
-            raise BadInput("data_base64", None, f"a file of at most {self.max_bytes} bytes")
+            raise TooLarge(f"the file has more than {self.max_bytes} bytes, the limit of this runner")
         path = self._path(tenant, upload)
         if not path.exists():
             self._make_room(tenant)

@@ -20,9 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from banksman.contracts.errors import (
     BanksmanError,
-    CallerMistake,
-    ErrorCode,
     Forbidden,
+    TooLarge,
     Unauthorized,
     Unavailable,
 )
@@ -56,9 +55,7 @@ PREFLIGHT_CACHE_S = 600
 """Seconds for which a browser caches the response to a preflight request."""
 
 
-class BodyTooLarge(CallerMistake):
-    code = ErrorCode.TOO_LARGE
-
+class BodyTooLarge(TooLarge):
     def __init__(self, limit: int) -> None:
         super().__init__(f"the body has more than {limit} bytes")
 
