@@ -52,7 +52,7 @@ async def test_own_files_of_the_platform_are_not_part_of_a_repository(runner: Ru
 async def test_the_home_directory_lives_as_long_as_the_workspace_and_is_not_listed(runner: Runner) -> None:
     await runner.bash("echo kept > ~/note; touch seen")
     assert (await runner.bash("cat ~/note")).value["stdout"] == "kept\n"
-    listed = listing(runner.workspace.directory, max_entries=10).entries
+    listed = listing(runner.workspace.directory, max_entries=10).items
     assert [entry.path for entry in listed] == ["seen"]
 
 

@@ -46,9 +46,9 @@ def test_file_with_any_name_is_read_listed_and_deleted(top: Path, parts: list[st
         return
     wanted = os.path.normpath(path)
     assert read_part(top, path, offset=0, max_bytes=1000).data == content
-    assert [
-        entry.size_bytes for entry in files.listing(top, max_entries=10_000).entries if entry.path == wanted
-    ] == [len(content)]
+    assert [entry.size for entry in files.listing(top, max_entries=10_000).items if entry.path == wanted] == [
+        len(content)
+    ]
     files.delete(top, path)
     with pytest.raises(PathRefused):
         read_part(top, path, offset=0, max_bytes=1)
@@ -101,7 +101,7 @@ def test_name_that_is_not_utf_8_is_listed_with_replacement_characters(top: Path)
     raw = os.fsencode(top) + b"/bad-\xff-name"
     with open(raw, "wb") as file:
         file.write(b"x")
-    assert "bad-\ufffd-name" in {entry.path for entry in files.listing(top, max_entries=10_000).entries}
+    assert "bad-\ufffd-name" in {entry.path for entry in files.listing(top, max_entries=10_000).items}
     os.unlink(raw)
 
 

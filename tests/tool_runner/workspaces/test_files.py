@@ -301,7 +301,7 @@ def test_no_path_writes_outside_the_workspace(tree: Path, path: str) -> None:
 async def test_a_listing_shows_regular_files_only(runner: Runner, tree: Path) -> None:
     (tree / "dir" / ".banksman-0123.tmp").write_text("half")
     (tree / "dir" / ".hidden").write_text("")
-    entries = files.listing(tree, max_entries=100).entries
+    entries = files.listing(tree, max_entries=100).items
     assert [entry.path for entry in entries] == [
         "bad-utf8",
         "dir/.hidden",
@@ -309,11 +309,11 @@ async def test_a_listing_shows_regular_files_only(runner: Runner, tree: Path) ->
         "ok.txt",
         "sparse",
     ]
-    assert {entry.path: entry.size_bytes for entry in entries}["dir/inside.txt"] == 6
+    assert {entry.path: entry.size for entry in entries}["dir/inside.txt"] == 6
     cut = files.listing(tree, max_entries=2)
-    assert ([entry.path for entry in cut.entries], cut.more) == (["bad-utf8", "dir/.hidden"], True)
+    assert ([entry.path for entry in cut.items], cut.more) == (["bad-utf8", "dir/.hidden"], True)
     rest = files.listing(tree, after="dir/.hidden", max_entries=3)
-    assert ([entry.path for entry in rest.entries], rest.more) == (
+    assert ([entry.path for entry in rest.items], rest.more) == (
         ["dir/inside.txt", "ok.txt", "sparse"],
         False,
     )
@@ -328,7 +328,7 @@ def test_a_listing_of_long_paths_has_a_limited_size(tmp_path: Path) -> None:
     more, pages = True, 0
     while more:
         listed = files.listing(tmp_path, after=found[-1] if found else "", max_entries=10_000)
-        found += [entry.path for entry in listed.entries]
+        found += [entry.path for entry in listed.items]
         more, pages = listed.more, pages + 1
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -347,7 +347,7 @@ def test_a_listing_leaves_out_paths_that_no_request_can_open(tmp_path: Path) -> 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert [entry.path for entry in listed.entries] == ["ok.txt"]
+    assert [entry.path for entry in listed.items] == ["ok.txt"]
     assert peak < 1_000_000
 
 

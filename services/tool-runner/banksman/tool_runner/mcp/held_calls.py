@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from banksman.contracts.approvals import InputResolved
 from banksman.contracts.tools import AskedInput
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.sandbox.base import cancel
+
+if TYPE_CHECKING:
+    from banksman.tool_runner.mcp.servers import McpCall
 
 MAX_QUESTIONS: Final = 10
 """Maximum number of values that a server requests during one call."""
@@ -54,30 +57,22 @@ class Questions:
             self.came.clear()
 
 
-class Performed(Protocol):
-    """A call that a task performs."""
-
-    @property
-    def performing(self) -> asyncio.Task[Any] | None: ...
-
-
-C = TypeVar("C", bound=Performed)
 Key = tuple[str, str]
 """Tenant and id of a call."""
 
 
 @dataclass
-class HeldCalls(Generic[C]):
-    _held: dict[Key, tuple[C, asyncio.TimerHandle]] = field(
-        default_factory=dict[Key, tuple[C, asyncio.TimerHandle]]
+class HeldCalls:
+    _held: dict[Key, tuple[McpCall, asyncio.TimerHandle]] = field(
+        default_factory=lambda: dict[Key, "tuple[McpCall, asyncio.TimerHandle]"]()
     )
 
-    def hold(self, key: Key, call: C, wait_s: float) -> None:
+    def hold(self, key: Key, call: McpCall, wait_s: float) -> None:
         """Keep a call until it is taken, for at most `wait_s` seconds."""
         end = asyncio.get_running_loop().call_later(wait_s + GRACE_S, self.end, key)
         self._held[key] = call, end
 
-    def take(self, key: Key) -> C | None:
+    def take(self, key: Key) -> McpCall | None:
         call, timer = self._held.pop(key, (None, None))
         if timer is not None:
             timer.cancel()

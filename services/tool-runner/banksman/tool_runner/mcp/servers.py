@@ -73,7 +73,7 @@ class ListingFailed(Exception):
 
 
 @dataclass(slots=True)
-class _Call:
+class McpCall:
     target: mcp.McpTarget
     arguments: JsonObject
     run: ToolRun
@@ -104,7 +104,7 @@ class McpClient:
     sessions: OpenSessions
     read_s: float = LIST_S
     """Seconds to list the tools of a server or to get a prompt."""
-    held: HeldCalls[_Call] = field(default_factory=HeldCalls[_Call])
+    held: HeldCalls = field(default_factory=HeldCalls)
 
     async def call(self, target: mcp.McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Call a tool once, if its description is still the one that an administrator approved.
@@ -119,7 +119,7 @@ class McpClient:
             call.run = run
         secrets = Redaction(target.secrets)
         questions = Questions(secrets, self.limits.sandbox.session_idle_s)
-        call = call or _Call(target, arguments, run, secrets, questions)
+        call = call or McpCall(target, arguments, run, secrets, questions)
         started_at = time.monotonic()
         try:
             # Only a program, which runs in the workspace, can change it.
@@ -145,7 +145,7 @@ class McpClient:
         await self.held.close()
         await self.sessions.close()
 
-    async def _advance(self, call: _Call) -> ToolOutcome:
+    async def _advance(self, call: McpCall) -> ToolOutcome:
         """Perform a call until it ends or asks its user."""
         task = call.performing = call.performing or asyncio.create_task(self._perform(call))
         came = asyncio.create_task(call.questions.came.wait())
@@ -211,7 +211,7 @@ class McpClient:
             text = await asyncio.to_thread(shown, secrets, state, first_error(error))
             raise ListingFailed(text, needs_sign_in=state.needs_sign_in) from error
 
-    async def _perform(self, call: _Call) -> ToolOutcome:
+    async def _perform(self, call: McpCall) -> ToolOutcome:
         await import_sdk()
         from banksman.tool_runner.mcp import session as protocol
 
@@ -236,7 +236,7 @@ class McpClient:
         await run.workspace.meter.before_write()
         return await asyncio.to_thread(protocol.outcome_of, result, call.secrets, run.workspace, max_chars)
 
-    async def _session(self, call: _Call) -> OpenSession:
+    async def _session(self, call: McpCall) -> OpenSession:
         """Return the session of a call, which another one may have opened."""
         target, workspace = call.target, call.run.workspace
         transport = target.transport
@@ -318,7 +318,7 @@ def _check(served: mcp.ServedTool | None, target: mcp.McpTarget) -> None:
         )
 
 
-def _shows(call: _Call) -> ProgressFnT:
+def _shows(call: McpCall) -> ProgressFnT:
     """Return what shows the progress of a call to users, as its output."""
 
     async def show(progress: float, total: float | None, message: str | None) -> None:
@@ -339,7 +339,7 @@ async def _end_if_broken(session: OpenSession | None, error: BaseException) -> N
         await session.end()
 
 
-async def _settle(call: _Call, outcome: ToolOutcome) -> None:
+async def _settle(call: McpCall, outcome: ToolOutcome) -> None:
     """Close the session of a call that failed: after a cancel, a program that still responds may go on."""
     session = call.session
     if session is None or session.users:
@@ -353,13 +353,13 @@ async def _settle(call: _Call, outcome: ToolOutcome) -> None:
         await session.end()
 
 
-def _timed_out(call: _Call) -> ToolOutcome:
+def _timed_out(call: McpCall) -> ToolOutcome:
     text = f"the tool did not end within {call.run.timeout_s:g} s"
     # A server over HTTP may still execute the call. A program was killed, and may have had effects before.
     return _unknown(text) if call.sent else failure("timeout", text)
 
 
-def _stopped(call: _Call) -> ToolOutcome:
+def _stopped(call: McpCall) -> ToolOutcome:
     match call.stop_reason:
         case "fenced" if call.sent:
             return failure("unknown_outcome", FENCED)
@@ -370,7 +370,7 @@ def _stopped(call: _Call) -> ToolOutcome:
             return failure("cancelled", f"the call was cancelled{effects}")
 
 
-def _failed(call: _Call, error: BaseException) -> ToolOutcome:
+def _failed(call: McpCall, error: BaseException) -> ToolOutcome:
     from mcp.shared.exceptions import MCPError
     from mcp_types import CONNECTION_CLOSED
 

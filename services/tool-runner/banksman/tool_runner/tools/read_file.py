@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from banksman.contracts.wire import JsonObject
@@ -55,17 +56,8 @@ class _Source:
     encoding: str = UTF_8
 
 
-@dataclass(frozen=True, slots=True)
-class _Document:
-    path: str
-    media_type: str
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Image:
-    path: str
-    total_bytes: int
+_Later = Callable[[], Awaitable[ToolOutcome]]
+"""Reads what a separate process decodes: an image or a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,39 +74,32 @@ class ReadFileTool:
             error = f"encoding: expected a name such as windows-1252, utf-16le or shift_jis (got {label!r})"
             return failure("invalid_arguments", error)
         found = await asyncio.to_thread(self._read, arguments, run, encoding)
-        match found:
-            case _Document():
-                return await self._text_of(found, run)
-            case _Image():
-                return await self._shown(found, run)
-            case _:
-                return found
+        return found if isinstance(found, ToolOutcome) else await found()
 
-    async def _shown(self, image: _Image, run: ToolRun) -> ToolOutcome:
+    async def _shown(self, path: str, total_bytes: int, run: ToolRun) -> ToolOutcome:
         """Return a result whose image a model sees that takes images."""
         try:
-            showing = self.images.shown(run.workspace, image.path)
+            showing = self.images.shown(run.workspace, path)
             shown = await run_until(showing, run.stop.wait())
         except (ConversionFailed, PathRefused) as failed:
-            error = f"{image.path}: this image could not be read: {failed}"
-            return failure("tool_error", error, path=image.path)
+            error = f"{path}: this image could not be read: {failed}"
+            return failure("tool_error", error, path=path)
         if shown is None:
-            return failure("cancelled", "the reading was cancelled", path=image.path)
+            return failure("cancelled", "the reading was cancelled", path=path)
         if shown.path is None:
-            return failure("tool_error", growth_problem(run.workspace), path=image.path)
+            return failure("tool_error", growth_problem(run.workspace), path=path)
         value: JsonObject = {
             "success": True,
-            "path": relative(image.path),
+            "path": relative(path),
             "images": [shown.path],
-            "total_bytes": image.total_bytes,
+            "total_bytes": total_bytes,
         }
         return ToolOutcome(value=value | ({"note": shown.note} if shown.note else {}))
 
-    async def _text_of(self, document: _Document, run: ToolRun) -> ToolOutcome:
+    async def _text_of(self, path: str, media_type: str, content: bytes, run: ToolRun) -> ToolOutcome:
         """Return the first part of a document's text; the whole text is stored as a file to read on."""
-        path, identity = document.path, run.workspace.identity
         try:
-            text = self.converter.document(document.content, document.media_type, identity=identity)
+            text = self.converter.document(content, media_type, identity=run.workspace.identity)
             whole = await run_until(text, run.stop.wait())
         except ConversionFailed as failed:
             error = f"{path}: this document could not be read: {failed}"
@@ -122,19 +107,19 @@ class ReadFileTool:
         if whole is None:
             return failure("cancelled", "the reading was cancelled", path=path)
         await run.workspace.meter.before_write()
-        return await asyncio.to_thread(self._converted, whole, document, run)
+        return await asyncio.to_thread(self._converted, whole, path, media_type, run)
 
-    def _converted(self, whole: str, document: _Document, run: ToolRun) -> ToolOutcome:
+    def _converted(self, whole: str, path: str, media_type: str, run: ToolRun) -> ToolOutcome:
         data = whole.encode("utf-8", "replace")
         shown = page(data, self.limits.max_output_chars)
         rest = shown.consumed_bytes < len(data)
         value: JsonObject = {
             "success": True,
-            "path": relative(document.path),
+            "path": relative(path),
             "content": shown.text,
             "truncated": rest,
             "total_bytes": len(data),
-            "media_type": document.media_type,
+            "media_type": media_type,
         }
         if not whole:
             value["note"] = "The document has no text; its pages may be images."
@@ -142,17 +127,15 @@ class ReadFileTool:
             value |= {"full_output_path": stored, "more": continuation(stored, shown.consumed_bytes)}
         return ToolOutcome(value=value, truncated=rest, output=data if rest else None)
 
-    def _read(
-        self, arguments: JsonObject, run: ToolRun, encoding: str | None
-    ) -> ToolOutcome | _Document | _Image:
+    def _read(self, arguments: JsonObject, run: ToolRun, encoding: str | None) -> ToolOutcome | _Later:
         path, directory = str(arguments["path"]), run.workspace.directory
         try:
             beginning = read_part(directory, path, offset=0, max_bytes=SAMPLE_BYTES)
             if media_type := document_type(path, beginning.data):
                 content = _whole(directory, path, beginning, MAX_DOCUMENT_BYTES, "this document")
-                return _Document(path, media_type, content)
+                return partial(self._text_of, path, media_type, content, run)
             if encoding is None and is_image(beginning.data):
-                return _Image(path, beginning.total_bytes)
+                return partial(self._shown, path, beginning.total_bytes, run)
             source = self._source(directory, path, beginning, arguments, encoding)
         except PathRefused as refused:
             return failure("tool_error", str(refused), path=path)

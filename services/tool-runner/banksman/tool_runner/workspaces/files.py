@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from banksman.contracts.runner_requests import FileEntry, FileReply
 from banksman.contracts.wire import has_lone_surrogate, json_bytes
 from banksman.contracts.workspaces import RESERVED_PREFIX
 from banksman.tool_runner.identity import SandboxIdentity
@@ -60,21 +61,6 @@ class FilePiece:
     data: bytes
     offset: int
     total_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ListedFile:
-    path: str
-    """Relative to the workspace, with `/`."""
-    size_bytes: int
-    modified: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class FileListing:
-    entries: tuple[ListedFile, ...]
-    more: bool
-    """True if more files follow, or the workspace has more than `MAX_VISITED` entries."""
 
 
 def relative(path: str) -> str:
@@ -147,11 +133,12 @@ def delete(workspace: Path, path: str) -> None:
             os.close(directory)
 
 
-def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: int) -> FileListing:
+def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: int) -> FileReply:
     """List the first regular files by path; links are neither listed nor followed.
 
     The files are those at or below the path `below`, which is empty for the whole workspace, with paths that
-    sort after `after`. All together have at most `MAX_LISTED_BYTES` as JSON.
+    sort after `after`. All together have at most `MAX_LISTED_BYTES` as JSON. `more` is set if more files
+    follow, or the workspace has more than `MAX_VISITED` entries.
     """
     top = posixpath.normpath(relative(below)) if below else "."
     first = _FirstFiles(max_entries)
@@ -164,7 +151,7 @@ def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: i
                 with contextlib.suppress(OSError):
                     if _is_listed(entry):
                         first.add(_entry(path, entry.stat(follow_symlinks=False)))
-    return first.listing()
+    return first.reply()
 
 
 def sweep_temporaries(workspace: Path, *, deadline: float = math.inf) -> int:
@@ -311,18 +298,18 @@ class _FirstFiles:
     max_entries: int
     more: bool = False
     """True if a file was left out."""
-    _entries: list[ListedFile] = field(default_factory=list[ListedFile])
+    _entries: list[FileEntry] = field(default_factory=list[FileEntry])
     _bytes: int = 0
 
-    def add(self, entry: ListedFile) -> None:
+    def add(self, entry: FileEntry) -> None:
         self._entries.append(entry)
         self._bytes += _listed_bytes(entry)
         if len(self._entries) > 2 * self.max_entries or self._bytes > 2 * MAX_LISTED_BYTES:
             self._cut()
 
-    def listing(self) -> FileListing:
+    def reply(self) -> FileReply:
         self._cut()
-        return FileListing(tuple(self._entries), self.more)
+        return FileReply(items=tuple(self._entries), more=self.more)
 
     def _cut(self) -> None:
         self._entries.sort(key=lambda entry: entry.path)
@@ -336,7 +323,7 @@ class _FirstFiles:
         self._bytes = size
 
 
-def _listed_bytes(entry: ListedFile) -> int:
+def _listed_bytes(entry: FileEntry) -> int:
     return json_bytes(entry.path) + _ENTRY_BYTES
 
 
@@ -344,10 +331,11 @@ def _is_listed(entry: os.DirEntry[str]) -> bool:
     return not entry.name.startswith(RESERVED_PREFIX) and entry.is_file(follow_symlinks=False)
 
 
-def _entry(path: str, status: os.stat_result) -> ListedFile:
+def _entry(path: str, status: os.stat_result) -> FileEntry:
     # Some file systems store times that Python's dates do not have.
     modified = min(max(status.st_mtime, 0.0), _LAST_SECOND)
-    return ListedFile(path, status.st_size, datetime.fromtimestamp(modified, tz=UTC))
+    at = datetime.fromtimestamp(modified, tz=UTC)
+    return FileEntry(path=path, size=status.st_size, modified_at=at)
 
 
 def _require_regular(path: str, status: os.stat_result) -> None:

@@ -18,7 +18,6 @@ from banksman.contracts.runner_requests import (
     DiscoverSignIn,
     FileDelete,
     FileDiff,
-    FileEntry,
     FileList,
     FileRead,
     FileReply,
@@ -146,7 +145,9 @@ class FilesApi:
         workspace = self.workspaces.get(tenant, conversation_id)
         match request:
             case FileList():
-                return _listed(workspace, request)
+                return files.listing(
+                    workspace.directory, below=request.path, after=request.after, max_entries=request.limit
+                )
             case FileRead():
                 return _read(workspace, request)
             case FileWrite():
@@ -190,17 +191,6 @@ def _code(error: Exception) -> str | None:
         return ErrorCode.STORAGE_FULL
     known = isinstance(error, PathRefused) and (cause is None or has_reason(cause))
     return None if known else ErrorCode.UNAVAILABLE
-
-
-def _listed(workspace: Workspace, request: FileList) -> FileReply:
-    found = files.listing(
-        workspace.directory, below=request.path, after=request.after, max_entries=request.limit
-    )
-    items = tuple(
-        FileEntry(path=entry.path, size=entry.size_bytes, modified_at=entry.modified)
-        for entry in found.entries
-    )
-    return FileReply(items=items, more=found.more)
 
 
 def _read(workspace: Workspace, request: FileRead) -> FileReply:
