@@ -159,8 +159,8 @@ MUTANTS = (
         "R34",
         "the calls of a working agent do not open",
         GATEWAY + "interfaces/page/static/components/run.mjs",
-        "onClick=${onExpand} aria-expanded",
-        "aria-expanded",
+        "      onClick=${onExpand}\n",
+        "",
         TIMELINE + "test_a_working_agent_is_one_line_whose_calls_open_on_a_click",
     ),
     Mutant(
