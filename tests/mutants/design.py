@@ -77,7 +77,7 @@ MUTANTS = (
     Mutant(
         "R26",
         "the history of a conversation does not select its tools",
-        GATEWAY + "assistants/enhanced_prompts.py",
+        GATEWAY + "assistants/prompts.py",
         "        return state.history\n",
         "        return ()\n",
         SCENARIOS

@@ -19,8 +19,8 @@ from banksman.contracts.assistants import ApprovalTerms, Escalation
 from banksman.contracts.events import Event, EventBody
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.webhooks.devices import MAX_DEVICES_PER_USER
-from banksman.gateway.webhooks.push_messages import encrypted
 from banksman.gateway.webhooks.queueing import is_for
+from banksman.gateway.webhooks.sending import encrypted
 from banksman.gateway.webhooks.store import PushKeys
 
 PATH = "/context/push/devices"

@@ -7,10 +7,9 @@ from typing import Annotated
 from banksman.contracts.assistants import NewAssistant
 from banksman.contracts.wire import Stored
 from banksman.gateway.assistants.assistants import AssistantHistories, Assistants, operations
-from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.assistants.policies import operations as policy_operations
-from banksman.gateway.assistants.prompts import Prompts
+from banksman.gateway.assistants.prompts import EnhancedPrompts, Prompts
 from banksman.gateway.assistants.prompts import operations as prompt_operations
 from banksman.gateway.assistants.run_settings import ModelCatalog, ModelNames
 from banksman.gateway.assistants.tenant_store import AssistantStore, PolicyStore, PromptStore

@@ -14,7 +14,7 @@ from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, In
 from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.wire import JsonObject, Stored
-from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
+from banksman.gateway.assistants.prompts import EnhancedPrompts
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import Caller

@@ -15,9 +15,8 @@ from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.caller import APPROVE, Caller
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided
-from banksman.gateway.webhooks.push_messages import PushSigner, encrypted_for
 from banksman.gateway.webhooks.queueing import WebhookQueue
-from banksman.gateway.webhooks.sending import Sender
+from banksman.gateway.webhooks.sending import PushSigner, Sender, encrypted_for
 from banksman.gateway.webhooks.store import DEVICE_PREFIX, Device, PushKeys, Webhook, WebhookStore
 from banksman.runs.ports import Clock
 

@@ -24,9 +24,8 @@ from banksman.gateway.runs.runs import Runs
 from banksman.gateway.webhooks.delivering import Recipients, WebhookDeliveries
 from banksman.gateway.webhooks.devices import Devices
 from banksman.gateway.webhooks.devices import operations as push_operations
-from banksman.gateway.webhooks.push_messages import PushSigner
 from banksman.gateway.webhooks.queueing import WebhookQueue, test_message
-from banksman.gateway.webhooks.sending import Sender, secret_of
+from banksman.gateway.webhooks.sending import PushSigner, Sender, secret_of
 from banksman.gateway.webhooks.store import (
     Delivery,
     Task,
