@@ -105,8 +105,15 @@ def test_without_rules_calls_that_change_or_send_data_need_approval(
         ("Look at notexample.com", "ask"),
         ("Look at example.com.evil.org", "ask"),
         ("Look at sub.example.com", "ask"),
+        *((f"Look at {text}", "ask") for text in (
+            "example.com\u200b.evil.org", "example.com\xad-evil.org", "example.com\uff0eevil.org",
+            "example.com\u3002evil.org", "example.com\uff61evil.org", "example.com%2eevil.org",
+            "evil-\u2060example.com", "me@example.com", "https://example.com@evil.org/",
+        )),
+        ("Look at example.com\u3002\u8c22\u8c22", "auto"),
+        ("Look at\u3000example.com\xa0now", "auto"),
     ],
-)
+)  # fmt: skip
 def test_host_that_the_user_names_is_fetched_without_approval(message: str, decision: Decision) -> None:
     assert decision_on(call("web_fetch", url="https://example.com/a"), message=message) == decision
 

@@ -211,9 +211,20 @@ def _default(
 
 
 def _names(message_text: str, host: str) -> bool:
-    """Return whether a text names exactly this host, and not one that only contains its name."""
-    named = rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)"
-    return re.search(named, message_text, re.IGNORECASE) is not None
+    """Return whether a text names exactly this host, and not one that only contains its name.
+
+    Browsers read the full stops of East Asian texts and `%2e` as dots, and drop characters that do not show;
+    a name before or after `@` is of a user, or of a mailbox.
+    """
+    named = rf"(?<![\w.\uff0e%@-]){re.escape(host)}(?![\w%@-]|[.\uff0e]\w|[\u3002\uff61][a-z0-9])"
+    return any(
+        all(char.isspace() or visible(char) == char for char in _beside(message_text, found))
+        for found in re.finditer(named, message_text, re.IGNORECASE)
+    )
+
+
+def _beside(text: str, found: re.Match[str]) -> str:
+    return text[max(found.start() - 1, 0) : found.start()] + text[found.end() : found.end() + 1]
 
 
 def approval_item(call: ToolCall, *, old_content: str | None = None) -> ApprovalItem:
