@@ -240,6 +240,26 @@ async def test_files_that_are_no_exports_and_that_exceed_a_limit_are_refused_wit
         assert (await http.get("/context/conversations")).json()["items"] == []
 
 
+async def test_a_refused_conversation_is_named_and_its_fault_is_in_plain_words(gateway: Served) -> None:
+    """A person who imports hundreds finds the one that is left out, and reads no text of a library."""
+    said = {"author": {"role": "user"}, "content": {"content_type": "text", "parts": ["hi", 5]}}
+    node = {"id": "a", "parent": None, "children": [], "message": said}
+    claude = {"uuid": "1", "sender": "human", "text": "hi", "created_at": "yesterday"}
+    refused = [
+        {"title": "Cranes", "mapping": {"a": node}, "current_node": "a"},
+        {"name": "Ships", "chat_messages": [claude]},
+    ]
+    broken = {b"\xff[": "it is not UTF-8", b"[" * 9_000: "nested too deeply", b"[1 2": "its list has no end"}
+    async with gateway.http as http:
+        cranes, ships = await _items(http, refused)
+        texts = [(await http.post(PATH, content=data)).json()["error"]["message"] for data in broken]
+    assert (cranes["title"], ships["title"]) == ("Cranes", "Ships")
+    assert cranes["error"].startswith("mapping.a.message.content.parts.1"), cranes
+    assert "must be a string, got 5" in cranes["error"]
+    assert ships["error"].startswith("chat_messages.0.created_at must be a time"), ships
+    assert all(part in text for part, text in zip(broken.values(), texts, strict=True)), texts
+
+
 async def test_an_export_with_an_impossible_history_is_refused_with_its_place(
     gateway: Served, agent: Agent
 ) -> None:

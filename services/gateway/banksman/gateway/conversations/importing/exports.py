@@ -18,6 +18,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.events import KNOWN_TYPES, Event, EventBody, KnownBody
 from banksman.contracts.ids import digest
 from banksman.contracts.messages import AssistantMessage, ToolMessage
+from banksman.contracts.validation_errors import bad_input
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.runs.fold import apply_events
 from banksman.runs.state import Conversation
@@ -123,13 +124,13 @@ def _body(ids: _NewIds, frame: ExportedEvent, at: int, left_out: Counter[str]) -
     if frame.type not in KNOWN_TYPES or deletes:
         left_out[frame.type] += 1
         return None
+    data: JsonObject = {}
     try:
-        data = _shaped(frame.type, _renamed(ids, frame), left_out)
-        return BODY.validate_python({**data, "type": frame.type})
+        data = {**_shaped(frame.type, _renamed(ids, frame), left_out), "type": frame.type}
+        return BODY.validate_python(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join((f"events[{at}]", *map(str, first["loc"][1:])))
-        raise BadInput(place, first["input"], first["msg"]) from error
+        mistake = bad_input(error, whole=data)
+        raise BadInput(f"events[{at}].{mistake.field}", mistake.value, mistake.expected) from error
     except (LookupError, TypeError, AttributeError) as error:
         raise BadInput(f"events[{at}].data", None, f"the data of {frame.type}") from error
 

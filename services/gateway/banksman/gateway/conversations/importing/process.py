@@ -23,6 +23,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.events import Event
 from banksman.contracts.ids import digest
 from banksman.contracts.json_text import parsed
+from banksman.contracts.validation_errors import bad_input
 from banksman.contracts.work import ImportEvents
 from banksman.gateway.conversations.importing.exports import (
     ExportedEvent,
@@ -123,9 +124,20 @@ def _listed(data: bytes) -> Iterator[object]:
         if at >= len(text):
             raise ValueError("the list has no end")
     except (ValueError, RecursionError) as error:
-        raise BadInput(
-            "file", None, f"JSON of exported conversations, or a zip file of it ({error})"
-        ) from error
+        expected = f"JSON of exported conversations, or a zip file of it; {_fault(error)}"
+        raise BadInput("file", None, expected) from error
+
+
+def _fault(error: Exception) -> str:
+    match error:
+        case UnicodeDecodeError():
+            return "it is not UTF-8"
+        case RecursionError():
+            return "it is nested too deeply"
+        case json.JSONDecodeError():
+            return f"it is broken at line {error.lineno}, column {error.colno}"
+        case _:
+            return "its list has no end"
 
 
 def _after_space(text: str, at: int) -> int:
@@ -139,7 +151,7 @@ def _conversation(
 ) -> ReadConversation:
     conversation_id = f"c{digest(f'{request.source}/{at}'.encode())[:21]}"
     left_out = Counter[str]()
-    title, product = "", ""
+    title, product = _named(item), ""
     try:
         title, product, frames = _frames(item, assets, left_out)
         title = title or _first_line(frames)
@@ -181,6 +193,13 @@ def _frames(
     raise BadInput("conversation", ", ".join(fields)[:200], expected)
 
 
+def _named(item: object) -> str:
+    """Return the title that a product stored, also of a conversation that cannot be read."""
+    fields = cast(dict[str, Any], item) if isinstance(item, dict) else {}
+    named = fields.get("title") or fields.get("name")
+    return named[:MAX_TITLE_CHARS] if isinstance(named, str) else ""
+
+
 def _first_line(frames: tuple[ExportedEvent, ...]) -> str:
     first = next((one.data.get("message") for one in frames if one.type == "run.started"), "")
     return first.strip().split("\n")[0][:60] if isinstance(first, str) else ""
@@ -188,8 +207,7 @@ def _first_line(frames: tuple[ExportedEvent, ...]) -> str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:500]
+        error = bad_input(error, "conversation")
     return str(error)[:500]
 
 
