@@ -26,6 +26,7 @@ from banksman.contracts.errors import (
     Unavailable,
 )
 from banksman.contracts.ids import digest, new_id
+from banksman.contracts.urls import UrlRefused, parse_url
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.caller import key_of
 from banksman.gateway.operation.declaration import BodyLimit, RequestRule
@@ -246,8 +247,10 @@ def _request_id(headers: Headers) -> str:
 
 
 def _hostname(host: str) -> str:
-    is_host = all(character not in "/?#@\\" for character in host)
-    return (urlsplit(f"//{host}").hostname or "").lower() if is_host else ""
+    try:
+        return "" if {*"/?#"} & {*host} else parse_url(f"http://{host}").host
+    except UrlRefused:
+        return ""
 
 
 def with_cors(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:
