@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from banksman.bus.names import WORKFLOW_DEFINITIONS
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.registry import StartWorkflow, WorkflowDefinition
 from banksman.contracts.work import CancelRun
-from banksman.contracts.workflows import MAX_REPORTS, TURN_S, WorkflowProgress
+from banksman.contracts.workflows import TURN_S, Progress, ReportProgress, WorkflowProgress
 from banksman.runs.handlers import on_cancel
 from banksman.runtime.service import ServiceProcess
 from banksman.sdk import WorkflowContext, WorkflowServer, workflow
@@ -101,23 +103,83 @@ async def test_a_cancel_ends_the_function_in_its_process_and_its_later_steps_are
     assert (finished.status, finished.tool_calls) == ("cancelled", ())
 
 
-async def test_the_newest_progress_of_a_turn_is_stored_once(
+async def test_progress_is_stored_during_a_turn_and_once(
     service: ServiceProcess, server: Broker, link: Bus, tenant: str
 ) -> None:
+    """A client that connects during a long turn reads it; a flood of reports is not stored (R21)."""
+    end = asyncio.Event()
+
     @workflow()
     async def count(context: WorkflowContext) -> str:
-        """Report each of a thousand items, and the last one twice; a step follows."""
-        for number in [*range(1, MAX_REPORTS + 1), MAX_REPORTS]:
-            context.progress(number, MAX_REPORTS)
-        await context.tool("unknown", {}, step="call")
+        """Report each of a thousand items."""
+        context.progress(1, 1001, "The first.")
+        await end.wait()
+        for number in range(2, 1002):
+            context.progress(number, 1001, "The rest.")
         return "Counted."
 
     async with WorkflowServer("counters", [count], nats=settings_of(server)):
         start = starting(tenant, {}, workflow="count")
         await store(link, start)
+
+        async def is_stored() -> bool:
+            return await progress_of(link, start) == [1]
+
+        await until(is_stored)
+        end.set()
         assert (await outcome(link, start)).content == "Counted."
 
-    assert await progress_of(link, start) == [*range(2, MAX_REPORTS + 1), MAX_REPORTS]
+    reported = await progress_of(link, start)
+    assert (reported[0], reported[-1], len(reported)) == (1, 1001, len(set(reported)))
+
+
+async def test_progress_of_another_server_or_of_an_ended_run_is_refused(
+    service: ServiceProcess, server: Broker, link: Bus, tenant: str
+) -> None:
+    """`workflow.progress` changes only open runs of the server that sends it."""
+    in_turn, end = asyncio.Event(), asyncio.Event()
+
+    @workflow()
+    async def audit(context: WorkflowContext) -> str:
+        """Wait."""
+        in_turn.set()
+        await end.wait()
+        return "done"
+
+    async with WorkflowServer("auditors", [audit], nats=settings_of(server)):
+        start = starting(tenant, {}, workflow="audit")
+        await store(link, start)
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            await in_turn.wait()
+        replies = [
+            await reported(link, start, server="others", step=1),
+            await reported(link, start, server="auditors", step=1),
+            await reported(link, start, server="auditors", step=1),
+        ]
+        end.set()
+        await outcome(link, start)
+        replies.append(await reported(link, start, server="auditors", step=3))
+
+    assert [reply.get("code", reply.get("stored")) for reply in replies] == [
+        "not_found",
+        True,
+        False,
+        "not_found",
+    ]
+    assert await progress_of(link, start) == [1]
+
+
+async def reported(bus: Bus, start: StartWorkflow, *, server: str, step: int) -> dict[str, Any]:
+    """Report progress as the process of a server; return the reply."""
+    report = ReportProgress(
+        server=server,
+        tenant=start.tenant,
+        conversation_id=start.conversation_id,
+        run_id=start.run_id,
+        progress=Progress(step=step, total=3),
+    )
+    reply = await bus.request("workflow.progress", report.model_dump_json().encode(), WAIT_TIMEOUT_S)
+    return json.loads(reply)
 
 
 DYING = """

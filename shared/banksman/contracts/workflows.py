@@ -27,6 +27,8 @@ TURN_S = 30.0
 """Seconds within which a function must reach its next step or its end."""
 MAX_REPORTS = 1_000
 """Maximum number of progress reports of one turn."""
+PROGRESS_INTERVAL_S = 1.0
+"""Minimum seconds between two progress reports stored during a turn; others are stored with the reply."""
 DAY_S = 86_400
 
 StepName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -168,6 +170,23 @@ class TurnReply(Stored):
     steps: tuple[Step, ...] = Field(default=(), max_length=100)
     """Steps without a recorded result. They run concurrently; the next turn has all of their results."""
     end: TurnEnd | None = None
+
+
+class ReportProgress(Stored):
+    """`workflow.progress`: store progress before the turn ends. The turn's reply repeats it."""
+
+    server: Token
+    tenant: Token
+    conversation_id: Token
+    run_id: Token
+    progress: Progress
+
+
+class ProgressReported(Stored):
+    """The reply to `workflow.progress`."""
+
+    stored: bool
+    """False if progress was stored less than a second ago, or the stored progress is as far as this one."""
 
 
 class CancelTurn(Stored):

@@ -21,6 +21,20 @@ from banksman.deployment.declarations import (
     StreamConfig,
 )
 
+__all__ = [
+    "ConsumerConfig",
+    "StorageBudget",
+    "StreamConfig",
+    "Topology",
+    "app_topology",
+    "bucket",
+    "object_store",
+    "provisioned_queues",
+    "run_topology",
+    "webhook_consumer",
+    "workflow_consumer",
+]
+
 Fields = dict[str, Any]
 TABLES: dict[str, dict[str, Fields]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 

@@ -29,7 +29,7 @@ SYSTEM: Final = "system"
 EXAMPLE_SERVER: Final = "weather"
 """Id of the tool server of the mock weather tool, which the workflows service runs."""
 
-WORKFLOW_REGISTRY: Final = ("register", "withdraw")
+WORKFLOW_REGISTRY: Final = ("register", "withdraw", "progress")
 """Actions of the workflow registry that a tenant's process may request."""
 TOOL_REGISTRY: Final = ("register", "withdraw", "list")
 """Actions of the tool registry that a tool server may request."""
@@ -95,6 +95,15 @@ def _published(table: dict[str, Any]) -> Iterator[str]:
         yield from (names.api(verb, target) for target in targets)
 
 
+def operator() -> User:
+    """Provisions, inspects, backs up and replays dead letters. No service uses it."""
+    return User(OPERATOR, APP, publish=_EVERYTHING, subscribe=_EVERYTHING, responds=True)
+
+
+def operator_files() -> User:
+    return User(OPERATOR_FILES, RUN, publish=_EVERYTHING, subscribe=_EVERYTHING, responds=True)
+
+
 def tool_runner(runner: str | None = None) -> User:
     """Receives the calls of one runner and stores its lease.
 
@@ -151,25 +160,32 @@ def tool_server(server: str) -> User:
     )
 
 
-def all_users(runners: tuple[str, ...] = (), tool_servers: tuple[str, ...] = ()) -> tuple[User, ...]:
-    """Return all users except tenants' users: one per runner id, or a single one that all runners share."""
+def gateway_files() -> User:
+    """Reads whole outputs for downloads."""
+    return User(GATEWAY_FILES, RUN, publish=_reads(names.object_stream(names.OUTPUTS)), subscribe=())
+
+
+def agent_files() -> User:
+    """Reads outputs. As the janitor, it removes outputs and workspaces of deleted conversations."""
     streams = tuple(map(names.object_stream, names.RUNNER_STORES))
     purges = (names.api("STREAM.PURGE", stream) for stream in streams)
+    return User(AGENT_FILES, RUN, publish=(*_reads(*streams), *purges), subscribe=())
+
+
+def system() -> User:
+    """The user of the system account, for monitoring over NATS. No service uses it."""
+    return User(SYSTEM, SYS, publish=_EVERYTHING, subscribe=_EVERYTHING)
+
+
+def all_users(runners: tuple[str, ...] = (), tool_servers: tuple[str, ...] = ()) -> tuple[User, ...]:
+    """Return all users except tenants' users: one per runner id, or a single one that all runners share."""
+    owners = (_service(AGENT, "owners"), _service(WORKFLOWS, "owners"))
+    services = (_service(GATEWAY), *owners, operator(), gateway_files(), agent_files(), operator_files())
     return (
-        _service(GATEWAY),
-        _service(AGENT, "owners"),
-        _service(WORKFLOWS, "owners"),
-        # Provisions, inspects, backs up and replays dead letters. No service uses it.
-        User(OPERATOR, APP, _EVERYTHING, _EVERYTHING, responds=True),
-        # Reads whole outputs for downloads.
-        User(GATEWAY_FILES, RUN, _reads(names.object_stream(names.OUTPUTS)), ()),
-        # Reads outputs. As the janitor, it removes outputs and workspaces of deleted conversations.
-        User(AGENT_FILES, RUN, (*_reads(*streams), *purges), ()),
-        User(OPERATOR_FILES, RUN, _EVERYTHING, _EVERYTHING, responds=True),
+        *services,
         *([tool_runner(runner) for runner in runners] or [tool_runner()]),
         *(tool_server(server) for server in tool_servers),
-        # For monitoring over NATS. No service uses it.
-        User(SYSTEM, SYS, _EVERYTHING, _EVERYTHING),
+        system(),
     )
 
 

@@ -42,7 +42,7 @@ from banksman.workflows.forms import Forms
 from banksman.workflows.registry import CallableTools, WorkflowRegistry
 from banksman.workflows.router import workflow_router
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
-from banksman.workflows.turns import Turns
+from banksman.workflows.turns import ProgressReports, Turns
 from banksman.workflows.worker import WorkflowWorker
 
 
@@ -85,7 +85,8 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
             settings.search,
         )
         await offer(bus, worker, BUILTIN)
-        router = workflow_router(worker.registry, Forms(worker.schemas), worker.tools)
+        reports = ProgressReports(worker.ports, worker.registry)
+        router = workflow_router(worker.registry, Forms(worker.schemas), reports, worker.tools)
         await stack.enter_async_context(ControlPlane(bus, router))
         await _enter_example_tools(stack, settings.example_tools, process.health)
         process.ready()

@@ -10,20 +10,26 @@ from faststream.nats import NatsRouter
 from banksman.bus.control_plane.control import CONCURRENCY, Received
 from banksman.contracts import registry as contracts
 from banksman.contracts import subjects
+from banksman.contracts.errors import BadInput
 from banksman.contracts.subjects import ANY
+from banksman.contracts.workflows import ProgressReported, ReportProgress
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.workflows.forms import Forms, naming_form, split_command
 from banksman.workflows.registry import CallableTools, WorkflowRegistry
+from banksman.workflows.turns import ProgressReports
 from banksman.workflows.without_code import check_built, value_forms
 
 QUEUE = "workflows"
 """Each request is served by one of the processes."""
 
 
-def workflow_router(registry: WorkflowRegistry, forms: Forms, tools: CallableTools) -> NatsRouter:
+def workflow_router(
+    registry: WorkflowRegistry, forms: Forms, reports: ProgressReports, tools: CallableTools
+) -> NatsRouter:
     router = NatsRouter()
     subscriber = partial(router.subscriber, queue=QUEUE, max_workers=CONCURRENCY)
     _add_registrations(router, registry)
+    _add_progress(router, reports)
     _add_built(router, registry, forms.schemas, tools)
 
     @subscriber(subjects.workflow_api("list"))
@@ -76,6 +82,19 @@ def _add_built(
     async def delete(request: contracts.DeleteWorkflow) -> contracts.WorkflowDefinition:
         """Delete a workflow without code; its open runs continue."""
         return (await registry.withdraw(request.tenant, request.name, contracts.STORED_SERVER)).definition
+
+
+def _add_progress(router: NatsRouter, reports: ProgressReports) -> None:
+    subscriber = partial(router.subscriber, queue=QUEUE, max_workers=CONCURRENCY)
+
+    @subscriber(subjects.registry("workflow", "progress"))
+    @subscriber(subjects.tenant_registry("workflow", "progress", ANY))
+    async def report(request: ReportProgress, message: Received) -> ProgressReported:
+        """Store the progress of a run during its turn."""
+        tenant = subjects.registering_tenant(message.subject)
+        if tenant not in (None, request.tenant):
+            raise BadInput("tenant", request.tenant, "the tenant of the account")
+        return ProgressReported(stored=await reports.store(request))
 
 
 def _add_registrations(router: NatsRouter, registry: WorkflowRegistry) -> None:

@@ -155,11 +155,15 @@ class RequestedSteps:
         return (requested,)
 
 
+def progress_event(progress: workflows.Progress) -> WorkflowProgress:
+    return WorkflowProgress(step=progress.step, total=progress.total, message=progress.message)
+
+
 def progress_events(
     reply: workflows.TurnReply, last: WorkflowProgress | None
 ) -> tuple[WorkflowProgress, ...]:
     """Return the progress that a turn reports after `last`, the last progress in the log."""
-    events = [WorkflowProgress(**dict(one)) for one in reply.progress]
+    events = [progress_event(one) for one in reply.progress]
     known = max((place for place, event in enumerate(events, start=1) if event == last), default=0)
     return tuple(events[known:])
 

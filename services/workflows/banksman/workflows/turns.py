@@ -1,4 +1,4 @@
-"""Takes the turns of workflows, in this process or in one of their server."""
+"""Takes the turns of workflows, in this process or in one of their server; stores their progress."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
 from pydantic import ValidationError
@@ -13,11 +14,17 @@ from pydantic import ValidationError
 from banksman.bus.connection import Bus
 from banksman.bus.errors import RemoteError, checked_reply
 from banksman.contracts import subjects, workflows
-from banksman.contracts.errors import Unavailable
+from banksman.contracts.errors import NotFound, Unavailable
 from banksman.contracts.registry import WorkflowDefinition
+from banksman.contracts.workflows import WorkflowProgress
+from banksman.runs.owner import append
+from banksman.runs.ports import Ports
+from banksman.runs.state import Run
 from banksman.runtime.backoff import Backoff, overlapping, retry
 from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow, WorkflowFailed
+from banksman.workflows.registry import WorkflowRegistry
+from banksman.workflows.step_events import progress_event
 
 RETRY_S = (0.5, 5.0)
 """Seconds of the first and of the longest pause while no process of the server responds."""
@@ -85,3 +92,40 @@ class Turns:
             await self.bus.publish(
                 subject, workflows.CancelTurn(run_id=turn.run_id).model_dump_json().encode()
             )
+
+
+INTERVAL = timedelta(seconds=workflows.PROGRESS_INTERVAL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReports:
+    """Stores progress in the logs of runs, for which a process needs no claim of the run."""
+
+    ports: Ports
+    registry: WorkflowRegistry
+
+    async def store(self, report: workflows.ReportProgress) -> bool:
+        """Store a report; return False within `INTERVAL` of the last one, or if it reports nothing new."""
+        event = progress_event(report.progress)
+        while True:
+            state = await self.ports.log.read(report.tenant, report.conversation_id)
+            run = state.run
+            if run is None or not await self._serves(report, run):
+                raise NotFound("run", report.run_id)
+            if run.progress_at is not None and self.ports.clock.now() - run.progress_at < INTERVAL:
+                return False
+            if run.progress is not None and _reached(run.progress, report.progress):
+                return False
+            if await append(self.ports, state, run.run_id, (event,)) is not None:
+                return True
+
+    async def _serves(self, report: workflows.ReportProgress, run: Run) -> bool:
+        if run.run_id != report.run_id or run.cancel is not None or run.settings.workflow is None:
+            return False
+        definition = await self.registry.get(run.settings.workflow.name, report.tenant)
+        return definition.server == report.server
+
+
+def _reached(stored: WorkflowProgress, progress: workflows.Progress) -> bool:
+    """Return whether the stored progress includes this report: a repeated turn reports its progress again."""
+    return stored.total == progress.total and stored.step >= progress.step

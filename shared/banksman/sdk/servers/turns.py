@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,13 +20,24 @@ logger = logging.getLogger(__name__)
 
 CLEANUP_S = 5.0
 """Seconds within which a function must end after its turn."""
+REPORT_AFTER_S = 0.2
+"""Seconds after which progress is reported before the reply; most turns end sooner."""
 SETTLE_ROUNDS = 5
 """Rounds of the event loop in which the siblings of a task group request their first steps."""
 
 
-async def take_turn(workflow: Workflow, turn: workflows.WorkflowTurn) -> workflows.TurnReply:
-    """Run a function with its recorded results, and return its next steps or its end."""
+Report = Callable[[workflows.Progress], Awaitable[None]]
+
+
+async def take_turn(
+    workflow: Workflow, turn: workflows.WorkflowTurn, report: Report | None = None
+) -> workflows.TurnReply:
+    """Run a function with its recorded results, and return its next steps or its end.
+
+    `report` stores progress while the function computes; None stores progress only with the reply.
+    """
     taken = TakenTurn(turn)
+    reporting = None if report is None else asyncio.create_task(_report(taken, report))
     function = asyncio.create_task(_end_of(workflow, taken), name=turn.run_id)
     blocked = asyncio.create_task(taken.blocked.wait())
     try:
@@ -40,6 +52,8 @@ async def take_turn(workflow: Workflow, turn: workflows.WorkflowTurn) -> workflo
         taken.ended = True
         blocked.cancel()
         function.cancel()
+        if reporting is not None:
+            reporting.cancel()
         _, unfinished = await asyncio.wait({function}, timeout=CLEANUP_S)
         if unfinished:
             logger.error("%s does not end when it is cancelled", workflow.name)
@@ -54,6 +68,7 @@ class TakenTurn:
     """The newest progress reports; a function may report each of many items."""
     outputs: list[workflows.Output] = field(default_factory=list[workflows.Output])
     blocked: asyncio.Event = field(default_factory=asyncio.Event)
+    reported: asyncio.Event = field(default_factory=asyncio.Event)
     ended: bool = False
     """True once the reply is complete or the turn was cancelled; then no more steps are accepted."""
     _used: set[str] = field(default_factory=set[str])
@@ -62,6 +77,7 @@ class TakenTurn:
         # Until all recorded steps have been repeated, the log already has the progress.
         if self.turn.results.keys() <= self._used:
             self.reports.append(progress)
+            self.reported.set()
 
     async def result_of(
         self, step: workflows.ToolStep | workflows.InputStep | workflows.AgentRunStep
@@ -80,6 +96,15 @@ class TakenTurn:
         if known.digest != call_digest(*workflows.call_of(step)):
             raise ValueError(f"step {step.step!r} differs from the step of this name in the log")
         return known
+
+
+async def _report(taken: TakenTurn, report: Report) -> None:
+    while True:
+        await taken.reported.wait()
+        await asyncio.sleep(REPORT_AFTER_S)
+        taken.reported.clear()
+        await report(taken.reports[-1])
+        await asyncio.sleep(workflows.PROGRESS_INTERVAL_S)
 
 
 async def _end_of(workflow: Workflow, taken: TakenTurn) -> workflows.TurnEnd:

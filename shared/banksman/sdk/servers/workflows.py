@@ -11,22 +11,26 @@ import logging
 import math
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 
 from pydantic import ValidationError
 
 from banksman.bus.connection import NatsSettings
-from banksman.bus.errors import error_envelope
+from banksman.bus.errors import RemoteError, checked_reply, error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, NotFound, Unavailable
 from banksman.contracts.registry import RegisterWorkflow, WithdrawWorkflow, WorkflowRegistration
 from banksman.contracts.subjects import ANY
-from banksman.contracts.workflows import TURN_S, TurnReply, WorkflowTurn
+from banksman.contracts.workflows import TURN_S, Progress, ReportProgress, TurnReply, WorkflowTurn
 from banksman.sdk.servers.registry import RegisteredServer
 from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow
 
 logger = logging.getLogger(__name__)
+
+REPORT_TIMEOUT_S = 5.0
+"""Timeout of a progress report in seconds."""
 
 
 class WorkflowServer(RegisteredServer):
@@ -114,10 +118,26 @@ class WorkflowServer(RegisteredServer):
             raise NotFound("workflow", turn.workflow)
         try:
             async with asyncio.timeout(TURN_S):
-                return await take_turn(workflow, turn)
+                return await take_turn(workflow, turn, partial(self._report, turn))
         except TimeoutError as error:
             text = f"{turn.workflow} reached no step within {TURN_S:g} s: each long operation must be a step"
             raise BadInput("turn", None, text) from error
+
+    async def _report(self, turn: WorkflowTurn, progress: Progress) -> None:
+        report = ReportProgress(
+            server=self.name,
+            tenant=turn.tenant,
+            conversation_id=turn.conversation_id,
+            run_id=turn.run_id,
+            progress=progress,
+        )
+        try:
+            subject = subjects.registry("workflow", "progress")
+            checked_reply(
+                await self._bus.request(subject, report.model_dump_json().encode(), REPORT_TIMEOUT_S)
+            )
+        except (RemoteError, Unavailable) as error:
+            logger.info("%s: progress is stored with the reply to the turn: %s", turn.run_id, error)
 
 
 def _run_of(message: Message) -> str:

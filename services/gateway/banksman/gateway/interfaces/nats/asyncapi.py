@@ -25,6 +25,7 @@ from banksman.contracts.registry import (
 )
 from banksman.contracts.wire import WIRE_VERSION
 from banksman.contracts.work import ApprovalRequest
+from banksman.contracts.workflows import ProgressReported, ReportProgress
 from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS, Endpoint
 from banksman.gateway.live.event_frames import event_schema
 
@@ -96,6 +97,7 @@ REGISTRIES: tuple[tuple[str, type[BaseModel] | None, type[BaseModel], str], ...]
     ("tool.list", None, ToolList, "List the tools that the models of the tenant may call."),
     ("workflow.register", RegisterWorkflow, WorkflowRegistration, "Register a workflow, or change it."),
     ("workflow.withdraw", WithdrawWorkflow, WorkflowRegistration, "Withdraw a workflow."),
+    ("workflow.progress", ReportProgress, ProgressReported, "Store the progress of a run during its turn."),
 )
 """Subject, body, reply and description of the requests of tool and workflow servers."""
 
