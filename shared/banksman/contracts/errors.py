@@ -3,6 +3,7 @@
 BanksmanError
 ├── CallerMistake                 the request is at fault; repeating it unchanged fails again
 │   ├── BadInput                  a field is missing or invalid: field, value, expected
+│   ├── TooLarge                  the body or the file has more bytes than are accepted
 │   ├── NotFound                  kind and id; also raised for an id of another tenant
 │   ├── Conflict                  the state forbids it: duplicate tool, another body under one request id
 │   ├── Unauthorized              the token is missing, invalid or expired

@@ -15,7 +15,6 @@ from banksman.agent.providers.base import DeltaSink, Provider, ProviderSettings
 from banksman.agent.providers.openai import OpenAI
 from banksman.agent.providers.retrying import RetryingProvider
 from banksman.contracts.errors import BadInput, ProviderFailed
-from banksman.library_internals.aiohttp_client import bound_interim_responses
 from banksman.runs.pricing import load_prices
 from banksman.runtime.background import Background, BackgroundTask
 from banksman.runtime.model_servers import ProviderEntry
@@ -82,7 +81,6 @@ class Providers:
         background: Background | None = None,
     ) -> None:
         """Create the providers; `of_tenant` returns the servers of a tenant by name."""
-        bound_interim_responses()
         self._settings = settings
         self._of_tenant = of_tenant
         self._background = background or Background()

@@ -23,6 +23,7 @@ from banksman.agent.providers.responses import ENDS, FAILED
 from banksman.agent.providers.untyped import as_list, as_object, as_text
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.library_internals.aiohttp_client import bound_interim_responses
 from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.outgoing import proxy_for
 from banksman.runtime.tracing import outgoing
@@ -128,6 +129,7 @@ class OpenAIApi:
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
         # Not in `__init__`, which runs in a thread: a session belongs to the event loop.
+        bound_interim_responses()
         return aiohttp.ClientSession(
             headers=self._headers,
             # An open stream occupies its connection: with a limit, requests would wait for others.
