@@ -13,6 +13,7 @@ TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 TOKEN_RULE = "1 to 64 letters, digits, '-' or '_'"
 _TOKEN = re.compile(TOKEN_PATTERN)
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
 _PART = "_"
 """Precedes the name of a part in a conversation's id."""
 _RANDOM_CHARS = 12
@@ -88,5 +89,7 @@ def digest(data: bytes) -> str:
 
 
 def _base32(number: int, width: int) -> str:
-    digits = [_ALPHABET[(number >> (5 * place)) & 31] for place in range(width)]
-    return "".join(reversed(digits))
+    # Two characters at a time: each run has dozens of ids.
+    pairs = [_PAIRS[(number >> shift) & 1023] for shift in range(5 * (width - width % 2) - 10, -1, -10)]
+    first = _ALPHABET[(number >> (5 * (width - 1))) & 31] if width % 2 else ""
+    return first + "".join(pairs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from banksman.contracts.ids import check_token
 
@@ -23,6 +24,7 @@ SERVED = "served"
 name per workflow would need a consumer each."""
 
 
+@lru_cache(maxsize=4096)
 def _checked(token: str) -> str:
     return token if token == ANY else check_token(token, "subject token")
 

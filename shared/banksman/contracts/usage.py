@@ -86,13 +86,12 @@ class UsageCount(Stored):
 
     def add(self, usage: CommitUsage | UsageCount) -> UsageCount:
         """Return the sum with the usage of one more commit, or of the same window from another source."""
-        return self.model_copy(
-            update={
-                "requests": self.requests + usage.requests,
-                "input_tokens": self.input_tokens + usage.input_tokens,
-                "output_tokens": self.output_tokens + usage.output_tokens,
-                "cost_usd": self.cost_usd + usage.cost_usd,
-            }
+        return UsageCount(
+            begins=self.begins,
+            requests=self.requests + usage.requests,
+            input_tokens=self.input_tokens + usage.input_tokens,
+            output_tokens=self.output_tokens + usage.output_tokens,
+            cost_usd=self.cost_usd + usage.cost_usd,
         )
 
 

@@ -165,9 +165,11 @@ def _limit_reached(run: Run) -> Ending | None:
 
 
 def _rejection_ends(run: Run) -> bool:
-    rejected = {call.call.id for call in run.calls if call.gate == "rejected"}
     resolved = run.approval.resolved if run.approval else None
-    decisions = (one for one in (resolved.decisions if resolved else ()) if one.tool_call_id in rejected)
+    if resolved is None:
+        return False
+    rejected = {call.call.id for call in run.calls if call.gate == "rejected"}
+    decisions = (one for one in resolved.decisions if one.tool_call_id in rejected)
     return any((one.on_reject or run.settings.tools.on_reject) == "abort" for one in decisions)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -26,6 +26,7 @@ from banksman.bus.storage.approval_slots import (
     fired_timer,
 )
 from banksman.contracts import subjects
+from banksman.contracts.assistants import Limits, ToolSettings
 from banksman.contracts.errors import BanksmanError, Poison
 from banksman.contracts.work import (
     ApprovalReply,
@@ -54,7 +55,7 @@ from banksman.runtime.tenants import TenantSettings
 
 logger = logging.getLogger(__name__)
 
-N = TypeVar("N", int, float)
+S = TypeVar("S", ToolSettings, Limits)
 
 RUN_WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
 RUN_SIGNAL: TypeAdapter[RunSignal] = TypeAdapter(RunSignal)
@@ -308,18 +309,23 @@ def capped(tenants: TenantSettings, start: StartRun) -> StartRun:
     """Return a start whose settings name its user and are cut to the limits of its tenant."""
     most = tenants.of(start.tenant)
     tools, limits = start.settings.tools, start.settings.limits
-    iterations = _least(tools.max_iterations, most.max_iterations)
-    cut = {
-        "run_timeout_s": _least(limits.run_timeout_s, most.run_timeout_s),
-        "calls_per_reply": _least(limits.calls_per_reply, most.calls_per_reply),
-        "max_calls_per_run": _least(limits.max_calls_per_run, most.max_calls_per_run),
-        "max_tokens_per_run": _least(limits.max_tokens_per_run, most.max_tokens_per_run),
-        "max_cost_usd": _least(limits.max_cost_usd, most.max_cost_usd_per_run),
-    }
-    tools = tools.model_copy(update={"max_iterations": iterations})
-    settings = {"user": start.user, "tools": tools, "limits": limits.model_copy(update=cut)}
+    tools = _cut(tools, {"max_iterations": most.max_iterations})
+    limits = _cut(
+        limits,
+        {
+            "run_timeout_s": most.run_timeout_s,
+            "calls_per_reply": most.calls_per_reply,
+            "max_calls_per_run": most.max_calls_per_run,
+            "max_tokens_per_run": most.max_tokens_per_run,
+            "max_cost_usd": most.max_cost_usd_per_run,
+        },
+    )
+    settings = {"user": start.user, "tools": tools, "limits": limits}
     return start.model_copy(update={"settings": start.settings.model_copy(update=settings)})
 
 
-def _least(requested: N | None, most: N | None) -> N | None:
-    return min((bound for bound in (requested, most) if bound is not None), default=None)
+def _cut(requested: S, most: Mapping[str, float | None]) -> S:
+    """Return settings of which no field exceeds its maximum; None for no maximum."""
+    bounds = ((name, getattr(requested, name), bound) for name, bound in most.items() if bound is not None)
+    changes = {name: bound for name, value, bound in bounds if value is None or value > bound}
+    return requested.model_copy(update=changes) if changes else requested

@@ -212,10 +212,10 @@ class Placements(Scoped):
         A tool server need not reply once `shown` is done; None requires a reply. The wait also ends with the
         lease of the process: the other processes of a tool server do not reply in its place.
         """
-        if shown is not None and request.call.server is not None:
-            request = request.model_copy(update={"start_suffices": True})
+        suffices = shown is not None and request.call.server is not None
+        issued = {**self._issued(request, placement.runner), "start_suffices": suffices}
+        request = request.model_copy(update=issued)
         subject = subjects.tool_call(placement.runner, request.tenant, request.conversation_id)
-        request = request.model_copy(update=self._issued(request, placement.runner))
         try:
             if request.call.name == WEB_SEARCH.name:
                 request = await self._with_search(request)

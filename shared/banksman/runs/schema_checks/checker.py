@@ -87,7 +87,7 @@ class SchemaChecker(Scoped):
         No arguments fit a schema that cannot be applied within the limits: an error would lose a paid model
         reply.
         """
-        if tool in WORKSPACE_TOOLS:
+        if any(tool is one for one in WORKSPACE_TOOLS):
             return argument_problem(tool.input_schema, arguments)
         return await self.object_problem(tenant, tool.input_schema, arguments)
 

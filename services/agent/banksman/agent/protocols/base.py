@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import assert_never
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, assert_never
 
 import structlog
 
@@ -60,6 +60,18 @@ class ModelRequest:
     """Names the state that a vendor stores per conversation; empty outside a conversation."""
     load: LoadFile | None = None
     """None outside a conversation: its messages refer to no files."""
+
+
+R = TypeVar("R", "ModelRequest", "ModelReply")
+
+
+def updated(value: R, **fields: Any) -> R:
+    """Return a request or reply with other fields, without a copy if all of them are the present objects."""
+    return (
+        value
+        if all(getattr(value, name) is one for name, one in fields.items())
+        else replace(value, **fields)
+    )
 
 
 @dataclass(frozen=True, slots=True)

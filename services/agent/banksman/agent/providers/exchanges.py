@@ -92,8 +92,10 @@ def paired(
 def _with_result(
     at: int, call: ToolCall, results: dict[str, ToolMessage], ids: _Ids, states: JsonObject
 ) -> CallWithResult:
-    unknown = failed(call.id, "unknown_outcome", "The result of this call is not known.")
-    message = results.get(call.id) or ToolMessage(name=call.name, result=unknown)
+    message = results.get(call.id)
+    if message is None:
+        unknown = failed(call.id, "unknown_outcome", "The result of this call is not known.")
+        message = ToolMessage(name=call.name, result=unknown)
     name = _NOT_IN_NAMES.sub("_", call.name)[:_MAX_NAME_CHARS] or "unnamed"
     key = state_key(call.provider_call_id, at)
     own = as_text(as_object(states.get(key)).get(OWN_ID))

@@ -96,6 +96,8 @@ async def with_files(
     messages: tuple[Message, ...], load: LoadFile, *, images: bool, documents: bool
 ) -> tuple[Message, ...]:
     """Return the messages with the contents of workspace files that the model takes, the newest ones."""
+    if not any(isinstance(one, UserMessage) and not isinstance(one.content, str) for one in messages):
+        return messages
     loaded: list[Message] = []
     files, size = 0, 0
     for message in reversed(messages):

@@ -42,6 +42,8 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
 _NO_REASONS = ("", "null")
 _THOUGHTS = ("thinking", "reasoning")
 """The types of parts with reasoning, of Mistral and Databricks."""
+_PLAIN_FIELDS = frozenset({"role", "content"})
+"""The fields of most pieces of a reply, which are not searched for anything else."""
 _DETAIL_BLOCK = ("type", "index", "format")
 _DETAILS = ("reasoning_details", "thinking_blocks")
 """Signed reasoning of OpenRouter and of LiteLLM, in blocks: https://openrouter.ai/docs/use-cases/reasoning-tokens
@@ -150,8 +152,8 @@ class OpenAIReplyReader:
 
     async def take(self, fields: dict[str, Any]) -> None:
         self._ended = END_FIELD in fields
-        of_groq = as_object(fields.get("x_groq")).get("usage")
-        self._usage = as_object(fields.get("usage")) or as_object(of_groq) or self._usage
+        usage = fields.get("usage") or as_object(fields.get("x_groq")).get("usage")
+        self._usage = as_object(usage) or self._usage
         for choice in map(as_object, as_list(fields.get("choices"))):
             self._usage = as_object(choice.get("usage")) or self._usage
             reason = as_text(choice.get("finish_reason"))
@@ -190,6 +192,8 @@ class OpenAIReplyReader:
     async def _take_delta(self, delta: dict[str, Any]) -> None:
         content = delta.get("content")
         await self._builder.add_text(as_text(content) or as_text(delta.get("refusal")))
+        if content and isinstance(content, str) and delta.keys() <= _PLAIN_FIELDS:
+            return
         for part in map(as_object, as_list(content) or [content]):
             if part.get("type") in _THOUGHTS:
                 await self._builder.add_reasoning(_thoughts_in(part))
@@ -200,12 +204,11 @@ class OpenAIReplyReader:
             if "id" in call or call.get("function"):
                 self._builder.add_function_call(call)
         merge_state(self._extra, delta)
-        for name, details in self._details.items():
+        for name in _DETAILS:
             for detail in map(as_object, as_list(delta.get(name))):
-                self._add_detail(details, detail)
+                self._add_detail(self._details[name], detail)
         for field in _REASONING_FIELDS:
-            piece = as_text(delta.get(field))
-            if piece:
+            if piece := as_text(delta.get(field)):
                 self._reasoning_field = field
                 await self._builder.add_reasoning(piece)
                 return

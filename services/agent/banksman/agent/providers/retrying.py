@@ -17,7 +17,7 @@ from functools import cached_property
 from math import inf
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from banksman.agent.protocols.base import ModelReply, ModelRequest
+from banksman.agent.protocols.base import ModelReply, ModelRequest, updated
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.agent.providers.facts import Facts
 from banksman.agent.providers.faults import TransientFault
@@ -86,17 +86,17 @@ class RetryingProvider(ABC, Generic[C]):
         images = self.profile(request.model).images
         accepted: Images = "none" if self.facts(request.model).images is False else images
         messages = await self._with_files(request, with_images(request.messages, accepted), accepted)
-        request = replace(request, messages=opened(messages, self.name, self.origin))
+        request = updated(request, messages=opened(messages, self.name, self.origin))
         wait_s = self.settings.max_wait_s if wait_s is None else wait_s
         wait_until = asyncio.get_running_loop().time() + wait_s
         while True:
             request = without_refused(request, self._refused.of(request.model))
             tools, notices = offered(request.tools, self.profile(request.model))
             try:
-                sent = replace(request, tools=tools)
+                sent = updated(request, tools=tools)
                 reply = await self._with_retries(sent, deltas, deadline_s, wait_until)
                 state = sealed(reply.provider_state, self.origin)
-                return replace(reply, provider_state=state, notices=(*notices, *reply.notices))
+                return updated(reply, provider_state=state, notices=(*notices, *reply.notices))
             except ProviderFailed as refusal:
                 changed = self._adapted(request, refusal)
                 if changed is None:

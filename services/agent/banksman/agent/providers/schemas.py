@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import inf
+from operator import is_
 from typing import Any
 
 from pydantic_core import to_json
@@ -74,7 +75,8 @@ def offered(
         except Inexpressible as problem:
             text = f"The tool {tool.name} is not offered to the model: {problem}."
             notices.append(ModelNotice(kind="tool_left_out", text=text))
-    return tuple(fitting), tuple(notices)
+    unchanged = len(fitting) == len(tools) and all(map(is_, fitting, tools))
+    return tools if unchanged else tuple(fitting), tuple(notices)
 
 
 def reduced(schema: Mapping[str, Any], rules: SchemaRules) -> Schema:

@@ -38,6 +38,8 @@ def sealed(state: JsonObject | None, origin: str) -> JsonObject | None:
 
 def opened(messages: tuple[Message, ...], provider: str, origin: str | None) -> tuple[Message, ...]:
     """Return the messages with the states that `origin` wrote, and without the others; None writes none."""
+    if not any(isinstance(message, AssistantMessage) and message.provider_state for message in messages):
+        return messages
     return tuple(_opened(messages, provider, origin))
 
 
