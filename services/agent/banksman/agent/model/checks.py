@@ -98,6 +98,8 @@ async def old_contents(
     written = (call.arguments or {} for call in calls if call.name == "write_file")
     paths = [path for one in written if isinstance(path := one.get("path"), str)]
     found: dict[str, str] = {}
+    if not paths:
+        return found
     # Bounded, because the reply is not recorded yet, and a cancel of its run is not noticed meanwhile.
     with contextlib.suppress(TimeoutError, Unavailable):
         async with asyncio.timeout(OLD_CONTENTS_S):

@@ -327,7 +327,7 @@ class ReplyBuilder:
 def merge_state(state: JsonObject, piece: dict[str, Any], names: tuple[str, ...] = STATE_FIELDS) -> None:
     """Add the opaque fields of a piece of a message or a call to those of its earlier pieces."""
     for name in names:
-        for vendor, value in as_object(piece.get(name)).items():
+        for vendor, value in as_object(piece[name]).items() if name in piece else ():
             fields = as_object(state.setdefault(name, {}))
             fields[vendor] = {**as_object(fields.get(vendor)), **value} if isinstance(value, dict) else value
 

@@ -194,7 +194,8 @@ class OpenAIReplyReader:
         await self._builder.add_text(as_text(content) or as_text(delta.get("refusal")))
         if content and isinstance(content, str) and delta.keys() <= _PLAIN_FIELDS:
             return
-        for part in map(as_object, as_list(content) or [content]):
+        parts: list[object] = [content] if isinstance(content, dict) else as_list(content)
+        for part in map(as_object, parts):
             if part.get("type") in _THOUGHTS:
                 await self._builder.add_reasoning(_thoughts_in(part))
             else:
@@ -205,10 +206,11 @@ class OpenAIReplyReader:
                 self._builder.add_function_call(call)
         merge_state(self._extra, delta)
         for name in _DETAILS:
-            for detail in map(as_object, as_list(delta.get(name))):
-                self._add_detail(self._details[name], detail)
+            if name in delta:
+                for detail in map(as_object, as_list(delta[name])):
+                    self._add_detail(self._details[name], detail)
         for field in _REASONING_FIELDS:
-            if piece := as_text(delta.get(field)):
+            if field in delta and (piece := as_text(delta[field])):
                 self._reasoning_field = field
                 await self._builder.add_reasoning(piece)
                 return
