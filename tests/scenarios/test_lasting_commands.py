@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from typing import Any
 
@@ -114,17 +115,17 @@ async def test_the_command_line_and_the_sdk_over_http_list_and_stop_what_runs(
     process = started["process"]
     environment = {"PATH": os.environ["PATH"], "BANKSMAN_GATEWAY_URL": system.url}
 
-    def shown(*arguments: str) -> str:
-        found = run_command("processes", conversation, *arguments, environment=environment)
+    def shown(operation: str, *ids: str) -> dict[str, Any]:
+        found = run_command("call", operation, conversation, *ids, environment=environment)
         assert found.returncode == 0, found.stderr
-        return found.stdout
+        return json.loads(found.stdout)
 
     async with sdk.connect(system.url) as web:
         async with asyncio.timeout(60):
             while not (await web.process_output(conversation, process, after=3)).output:
                 pass
-        line = await asyncio.to_thread(shown)
-        assert line.startswith(f"{process}  running  since 2") and "exec sleep 600" in line
-        assert await asyncio.to_thread(shown, "--output", process) == "ready\n"
-        assert "ended: a user stopped it" in await asyncio.to_thread(shown, "--stop", process)
+        (listed,) = (await asyncio.to_thread(shown, "process.list"))["items"]
+        assert (listed["id"], listed["status"]) == (process, "running")
+        assert (await asyncio.to_thread(shown, "process.read", process))["output"] == "ready\n"
+        assert (await asyncio.to_thread(shown, "process.stop", process))["reason"] == "a user stopped it"
         assert (await web.stop_process(conversation, process)).status == "ended"

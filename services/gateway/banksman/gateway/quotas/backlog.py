@@ -133,8 +133,9 @@ class StartQueue:
 
     def check(self, tenant: str) -> None:
         """Raise `TooManyWaiting` if a start of a tenant could not even wait."""
-        free = self._most - self._waiting.total()
-        if not within_share(self._waiting[tenant], free):
+        waiting, total = self._waiting[tenant], self._waiting.total()
+        # A slow queue still takes one start of each tenant, whose turn comes before the next of the others.
+        if not within_share(waiting, MAX_QUEUED - total) or (waiting and total >= self._most):
             raise self._refused("queue_full", "the queue of starts is full")
 
     @asynccontextmanager
