@@ -10,21 +10,21 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import Received, check_subject
 from banksman.contracts.calls import CallReply, CallRequest, CancelCall
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.mcp import HttpServer
+from banksman.contracts.mcp import HttpServer, McpTarget
 from banksman.contracts.tools import ToolResult, failed
-from banksman.contracts.wire import json_bytes
+from banksman.contracts.wire import JsonObject, json_bytes
 from banksman.contracts.workspace_tools import BASH, WEB_FETCH
 from banksman.runs.runners.calls import RunnerCalls
 from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.runtime.failpoints import reach
 from banksman.runtime.tracing import traced
 from banksman.runtime.waits import all_ended
-from banksman.tool_runner.mcp.servers import McpClient
 from banksman.tool_runner.outputs import Outputs, StoredOutput, progress
 from banksman.tool_runner.processes.processes import LastingProcesses
 from banksman.tool_runner.sandbox.base import KilledReason, Stop
@@ -80,6 +80,20 @@ class Admission:
         return self.registry.admits(request.tenant, request.workspace_id, request.place)
 
 
+class CallsMcpTools(Protocol):
+    async def call(self, target: McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+        """Call a tool once; every failure is an outcome."""
+        ...
+
+    def cancel(self, tenant: str, call_id: str) -> None:
+        """Cancel a call that waits for its user; do nothing for another one."""
+        ...
+
+    async def close(self) -> None:
+        """End the sessions of all conversations, and their programs."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class CallExecutor:
     """Executes the admitted calls of one runner. Every call that starts ends with a result."""
@@ -89,7 +103,7 @@ class CallExecutor:
     admission: Admission
     turns: CallTurns
     box: ToolBox
-    mcp: McpClient
+    mcp: CallsMcpTools
     workspaces: WorkspaceStore
     outputs: Outputs
     processes: LastingProcesses

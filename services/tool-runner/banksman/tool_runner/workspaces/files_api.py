@@ -11,7 +11,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, TooLarge, Unavailable
 from banksman.contracts.runner_requests import (
@@ -34,7 +34,6 @@ from banksman.contracts.runner_requests import (
 from banksman.contracts.workspaces import WorkspaceForget
 from banksman.quotas.places import Shares
 from banksman.runs.runners.lease import Lease
-from banksman.tool_runner.mcp.finder import McpFinder
 from banksman.tool_runner.processes.processes import ProcessRequests
 from banksman.tool_runner.tools.converter import ConversionFailed
 from banksman.tool_runner.tools.diffs import Diffs
@@ -56,6 +55,18 @@ MAX_UPLOADS = 64
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
+class HandlesMcpRequests(Protocol):
+    async def read(
+        self, tenant: str, conversation_id: str, request: FindMcpTools | GetMcpPrompt
+    ) -> FileReply:
+        """Reply to a request whose workspace is prepared."""
+        ...
+
+    async def sign_in(self, request: DiscoverSignIn | RequestToken) -> FileReply:
+        """Reply to a request that uses no workspace."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class FilesApi:
     """Replies to file requests. They take no turn: each reads or replaces one file atomically."""
@@ -66,7 +77,7 @@ class FilesApi:
     scheduler: SnapshotScheduler
     lease: Lease
     diffs: Diffs
-    mcp: McpFinder | None = None
+    mcp: HandlesMcpRequests | None = None
     images: Images | None = None
     processes: ProcessRequests | None = None
 
@@ -127,7 +138,7 @@ class FilesApi:
         finally:
             self.registry.leave(entry)
 
-    def _mcp_handler(self) -> McpFinder:
+    def _mcp_handler(self) -> HandlesMcpRequests:
         if self.mcp is None:
             raise Unavailable("the sandbox of this runner does not isolate programs")
         return self.mcp
