@@ -39,6 +39,8 @@ class ConnectedBroker(NatsBroker):
         """Create the broker on connection `nc`; running handlers get `stop_s` seconds to end at a stop."""
         self._nc = nc
         self._subscribe_with = subscribe
+        self.is_stopping = False
+        """Whether `stop` was called; messages still arrive until the running handlers have ended."""
         super().__init__(urls, middlewares=middlewares, logger=None, graceful_timeout=stop_s)
 
     async def _connect(self) -> Client:
@@ -53,6 +55,7 @@ class ConnectedBroker(NatsBroker):
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
+        self.is_stopping = True
         # FastStream would drain the connection stored here.
         self._connection = None
         await super().stop(exc_type, exc_val, exc_tb)

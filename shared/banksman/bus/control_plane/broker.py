@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from faststream import BaseMiddleware, ContextRepo, StreamMessage
@@ -131,7 +130,6 @@ class SharedConnectionBroker(ConnectedBroker):
         """By subject: the function called in place of FastStream's dispatch."""
         self._bus = bus
         self._intake = intake
-        self._stopping = False
         super().__init__(
             bus.nc,
             bus.settings.urls,
@@ -140,19 +138,10 @@ class SharedConnectionBroker(ConnectedBroker):
             stop_s=HANDLERS_END_S,
         )
 
-    async def stop(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_val: BaseException | None = None,
-        exc_tb: TracebackType | None = None,
-    ) -> None:
-        self._stopping = True
-        await super().stop(exc_type, exc_val, exc_tb)
-
     async def _subscribe(self, subject: str, queue: str, callback: OnMessage) -> Subscription:
         async def admitted(msg: Msg) -> None:
             # FastStream unsubscribes when its running handlers have ended; until then it drops requests.
-            if not self._stopping:
+            if not self.is_stopping:
                 await dispatched(msg)
             elif msg.reply:
                 await self._bus.publish(msg.reply, error_envelope(Unavailable(STOPPING)))

@@ -152,8 +152,8 @@ class OpenAIReplyReader:
 
     async def take(self, fields: dict[str, Any]) -> None:
         self._ended = END_FIELD in fields
-        usage = fields.get("usage") or as_object(fields.get("x_groq")).get("usage")
-        self._usage = as_object(usage) or self._usage
+        of_groq = as_object(fields.get("x_groq")).get("usage")
+        self._usage = as_object(fields.get("usage")) or as_object(of_groq) or self._usage
         for choice in map(as_object, as_list(fields.get("choices"))):
             self._usage = as_object(choice.get("usage")) or self._usage
             reason = as_text(choice.get("finish_reason"))
