@@ -80,6 +80,31 @@ async def test_a_vendors_key_is_stored_tested_and_chosen_for_new_conversations(s
     assert json.loads(stage.uploads["context/assistants/default"])["model"] == MODEL["id"]
 
 
+CHOSEN_AND_TYPED = """async (choice) => {
+  choice.value = '';
+  choice.dispatchEvent(new Event('change', { bubbles: true }));
+  const field = () => document.querySelector('dialog input[pattern]');
+  while (!field()) await Promise.resolve();
+  field().value = 'harbour';
+  field().dispatchEvent(new Event('input', { bubbles: true }));
+  for (let frame = 0; frame < 3; frame += 1) await new Promise(requestAnimationFrame);
+  await new Promise((done) => setTimeout(done));
+  return field().value;
+}"""
+
+
+async def test_a_name_typed_before_the_field_is_painted_is_kept(stage: Stage) -> None:
+    stage.resources |= {
+        "context/model-servers": {"items": []},
+        "context/assistants/default": DEFAULT,
+        "context/models": {"items": []},
+    }
+    async with opened(stage.url) as page:
+        await open_view(page, "Models")
+        await page.get_by_role("button", name="Connect a server").click()
+        assert await page.get_by_label("Vendor").evaluate(CHOSEN_AND_TYPED) == "harbour"
+
+
 async def test_a_provider_of_web_searches_is_chosen_and_tested(stage: Stage) -> None:
     unset = {"provider": None, "url": None, "source": "tenant", "setting": None, "has_key": False}
     chosen = {**unset, "provider": "brave", "has_key": True}

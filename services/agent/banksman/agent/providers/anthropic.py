@@ -48,6 +48,9 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         import httpx2
         from anthropic import AsyncAnthropic, DefaultAioHttpClient
 
+        from banksman.library_internals.aiohttp_client import bound_interim_responses
+
+        bound_interim_responses()
         return AsyncAnthropic(
             # With None, the SDK searches the environment and the disk for credentials.
             api_key=self.entry.key or "none",

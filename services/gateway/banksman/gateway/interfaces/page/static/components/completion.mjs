@@ -1,6 +1,6 @@
 /** The list of completions of the message box. Loaded with the first `/` or `@`. */
 
-import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useState } from 'preact/hooks';
 
 import { completed, fitting, wantedAt } from '../completion.mjs';
 import { t } from '../strings.mjs';
@@ -27,7 +27,7 @@ export function Completion({ text, caret, area, keys, onChosen, onPrompt, onClos
   const options = useOptions(wanted.kind);
   const [at, setAt] = useState(0);
   const found = useMemo(() => fitting(options, wanted.query), [options, wanted.query]);
-  useEffect(() => setAt(0), [wanted.query]);
+  useLayoutEffect(() => setAt(0), [wanted.query]);
   const choose = (/** @type {Option} */ option) => {
     if (option.prompt) return onPrompt(option.prompt);
     const { value, selectionStart } = area.current;
@@ -44,7 +44,7 @@ export function Completion({ text, caret, area, keys, onChosen, onPrompt, onClos
     event.preventDefault();
     return true;
   };
-  useEffect(() => () => (keys.current = null), []);
+  useLayoutEffect(() => () => (keys.current = null), []);
   if (!found.length) return null;
   return html`<ul
     class="completion"

@@ -1,6 +1,6 @@
 /** Forms: their fields, each with its label, and the dialog that sends one. Values are passed on, not events. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useLayoutEffect, useState } from 'preact/hooks';
 
 import { t } from '../strings.mjs';
 import { FormError, useAction } from './requests.mjs';
@@ -34,7 +34,8 @@ export function TextField({ label, value, onChange, late, field, children, ...co
  */
 export function LateInput({ value, onChange, ...control }) {
   const [typed, setTyped] = useState(value);
-  useEffect(() => setTyped(value), [value]);
+  // Before the next key press: an effect that runs later would undo it.
+  useLayoutEffect(() => setTyped(value), [value]);
   return html`<input
     value=${typed}
     onInput=${(/** @type {PageEvent} */ event) => setTyped(event.target.value)}

@@ -1,6 +1,6 @@
 /** Choose a model by provider, price and context. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { formatNumber, t } from '../strings.mjs';
 import { Reading, useRead } from './requests.mjs';
@@ -47,7 +47,7 @@ function ModelDialog({ value, optional, onChoose, onClose }) {
   const models = read.value;
   const [query, setQuery] = useState('');
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
-  useEffect(() => field.current?.focus(), []);
+  useLayoutEffect(() => field.current?.focus(), []);
   const wanted = query.trim().toLowerCase();
   const shown = (models ?? []).filter((model) => model.id.toLowerCase().includes(wanted));
   const typed =

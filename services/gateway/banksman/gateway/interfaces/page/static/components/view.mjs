@@ -1,6 +1,6 @@
 /** A view besides the conversation: its module is loaded when it is first opened. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { VIEWS, addressOf, tabsOf } from '../router.mjs';
 import { t } from '../strings.mjs';
@@ -47,7 +47,7 @@ export function LazyView({ name, path }) {
  */
 export function Frame({ title, actions, children }) {
   const heading = useRef(/** @type {HTMLElement | null} */ (null));
-  useEffect(() => {
+  useLayoutEffect(() => {
     heading.current?.focus({ preventScroll: true });
   }, [title]);
   return html`<header class="header bar">

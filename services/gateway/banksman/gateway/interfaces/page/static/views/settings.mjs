@@ -1,6 +1,6 @@
 /** Settings of this browser; the user's own instructions, sign-ins and this month's cost; and the keyboard map. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useLayoutEffect, useState } from 'preact/hooks';
 
 import { Accounts } from '../components/accounts.mjs';
 import { Check, Choice, TextField } from '../components/fields.mjs';
@@ -60,7 +60,7 @@ function Instructions() {
   const { value, error, show, fail } = useRead(() => api.call('instructions.read'));
   const stored = value?.text ?? '';
   const [text, setText] = useState('');
-  useEffect(() => setText(stored), [stored]);
+  useLayoutEffect(() => setText(stored), [stored]);
   const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     api
@@ -73,6 +73,7 @@ function Instructions() {
       value=${text}
       onChange=${setText}
       rows="4"
+      disabled=${!value}
       maxlength="4000">
       <small class="muted">${t('settings.instructionsText')}</small>
     <//>
