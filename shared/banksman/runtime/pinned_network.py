@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httpcore
 
 from banksman.contracts.urls import Url, UrlRefused, literal_address
+from banksman.library_internals.httpcore_client import bound_responses
 from banksman.runtime.addresses import Address, is_public
 from banksman.runtime.outgoing import proxy_for, tunnel_request
 
@@ -50,6 +51,7 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
     """
 
     def __init__(self, resolver: Resolver, address_allowed: AddressPolicy) -> None:
+        bound_responses("httpcore")
         self._resolver = resolver
         self._address_allowed = address_allowed
         self._backend = cast(httpcore.AsyncNetworkBackend, httpcore.AnyIOBackend())

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import time
 import zlib
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from resource import RUSAGE_SELF, getrusage
 
 import pytest
@@ -16,6 +15,7 @@ import zstandard
 from aiohttp import web
 from tests.agent.providers.histories import user
 from tests.support.deltas import Shown
+from tests.support.hostile_servers import BLOCKED_S, Stalls, raw_server
 from tests.support.web_server import web_server
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
@@ -26,8 +26,6 @@ from banksman.contracts.errors import ProviderFailed
 VENDORS = ("anthropic", "openai", "backboard")
 UNPACKED = 64 * 1024 * 1024
 DEADLINE_S = 20.0
-BLOCKED_S = 0.25
-"""CPU seconds for which the loop may stand still; a bomb of the tests would hold it for seconds."""
 CODINGS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": lambda data: gzip.compress(data, 1),
     "deflate": lambda data: zlib.compress(data, 1),
@@ -72,21 +70,6 @@ async def provider(vendor: str, url: str, **settings: float) -> AsyncGenerator[P
 async def complete(provider: Provider) -> ModelReply:
     request = ModelRequest("m", "", (user("Hello."),))
     return await provider.complete(request, deltas=Shown(), deadline_s=DEADLINE_S)
-
-
-class Stalls:
-    """Measures for how much CPU time of this thread other work of its event loop waits."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._used = time.thread_time()
-        self.longest = 0.0
-        self._loop.call_soon(self._tick)
-
-    def _tick(self) -> None:
-        used = time.thread_time()
-        self.longest, self._used = max(self.longest, used - self._used), used
-        self._loop.call_soon(self._tick)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
@@ -148,33 +131,6 @@ async def test_a_bomb_ends_in_time_and_does_not_hold_the_loop(vendor: str, bomb:
 
 
 INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
-
-
-@asynccontextmanager
-async def raw_server(first: bytes, then: bytes = b"", every_s: float = 0.0) -> AsyncGenerator[str]:
-    """Send `first`, and then `then` every `every_s` seconds until the client disconnects."""
-
-    opened: list[asyncio.StreamWriter] = []
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        opened.append(writer)
-        with suppress(OSError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(first)
-            while not reader.at_eof():
-                writer.write(then)
-                await writer.drain()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(every_s):
-                        await reader.read(65_536)
-        writer.close()
-
-    async with await asyncio.start_server(handle, "127.0.0.1", 0) as listener:
-        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        for writer in opened:
-            writer.transport.abort()
-            with suppress(OSError):
-                await writer.wait_closed()
 
 
 @pytest.mark.parametrize("vendor", VENDORS[:2])

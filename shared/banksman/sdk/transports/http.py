@@ -18,6 +18,7 @@ from banksman.contracts.frames import ErrorFrame
 from banksman.contracts.ids import new_id
 from banksman.contracts.runner_requests import FileEntry
 from banksman.contracts.wire import JsonObject, Stored
+from banksman.library_internals.httpcore_client import bound_responses
 from banksman.runtime.backoff import Backoff, retry
 
 TIMEOUT_S = 30.0
@@ -53,6 +54,7 @@ class _FileItems(Stored):
 class HttpApi:
     def __init__(self, url: str, token: str | None, *, retries: bool = True) -> None:
         """Create a client; without `retries` each request is sent once."""
+        bound_responses("httpcore")
         self._retries = retries
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self.client = httpx.AsyncClient(

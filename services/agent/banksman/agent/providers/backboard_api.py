@@ -21,6 +21,7 @@ from banksman.agent.providers.faults import TransientFault, status_fault
 from banksman.agent.providers.streams import IDENTITY, bounded, check_head, with_pieces
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
+from banksman.library_internals.httpcore_client import bound_responses
 from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.tracing import outgoing
 
@@ -35,6 +36,7 @@ class BackboardApi:
     """
 
     def __init__(self, provider: str, settings: ProviderSettings, entry: ProviderEntry) -> None:
+        bound_responses("httpcore")
         self._provider = provider
         self._silence_s = settings.silence_s(provider)
         self._client = _Client(provider, settings, entry, self._silence_s)

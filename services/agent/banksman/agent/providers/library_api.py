@@ -35,6 +35,7 @@ from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage, UserMessage
 from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.wire import JsonObject
+from banksman.library_internals.httpcore_client import bound_responses
 from banksman.runs.outcome import message_json
 from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.tracing import outgoing
@@ -55,6 +56,8 @@ class LibraryApi:
     """One vendor at one address."""
 
     def __init__(self, provider: str, settings: ProviderSettings, entry: ProviderEntry) -> None:
+        bound_responses("httpcore")
+        bound_responses("httpcore2")
         self._provider = provider
         self._settings = settings
         self._stack = AsyncExitStack()

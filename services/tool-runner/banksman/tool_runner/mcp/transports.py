@@ -185,7 +185,8 @@ class _Measured(httpx2.AsyncByteStream):
         except ServerFailed as failed:
             raise self.failed(str(failed)) from failed
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-            raise self.failed(f"the response broke off: {type(error).__name__}") from error
+            reason = str(error) or type(error).__name__
+            raise self.failed(f"the response broke off: {reason}") from error
 
     async def aclose(self) -> None:
         await self.response.aclose()
