@@ -168,6 +168,32 @@ async def test_a_long_conversation_opens_at_its_end_and_draws_only_runs_near_it(
         await expect(page.locator("[data-message=a0]")).to_be_in_viewport(timeout=WAIT_TIMEOUT_MS)
 
 
+MOVED_UP_AND_GROWN = """async (scroller) => {
+  const box = document.createElement('div');
+  box.style.height = '900px';
+  scroller.scrollTop -= 500;
+  scroller.firstElementChild.append(box);
+  for (let frame = 0; frame < 3; frame += 1) await new Promise(requestAnimationFrame);
+}"""
+
+
+async def test_only_a_person_leaves_the_end_while_the_height_of_the_content_changes(stage: Stage) -> None:
+    """Heights that were estimated become known, and then the browser moves the view."""
+    _write_runs(stage, 40)
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        await expect(page.locator("[data-message=a39]")).to_be_in_viewport(timeout=WAIT_TIMEOUT_MS)
+        await _top_of(page, "a39")
+        scroller, latest = page.locator(".scroller"), page.get_by_role("button", name="Latest")
+        await scroller.evaluate(MOVED_UP_AND_GROWN)
+        assert await scroller.evaluate("(one) => one.scrollHeight - one.clientHeight - one.scrollTop") < 2
+        await expect(latest).to_have_count(0)
+        await scroller.hover()
+        await page.mouse.wheel(0, -10)
+        await scroller.evaluate(MOVED_UP_AND_GROWN)
+        await expect(latest).to_be_visible()
+
+
 async def test_a_long_reply_is_laid_out_where_it_is_in_view_and_reads_an_image_once(stage: Stage) -> None:
     """R34: also while the reply is written, so that its length does not slow typing."""
     scenes.start(stage)

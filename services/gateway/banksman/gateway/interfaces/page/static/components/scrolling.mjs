@@ -5,12 +5,15 @@
 
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
+import { isTyping } from './ui.mjs';
+
 /** Distance from the view, relative to its height, within which content is drawn before the user scrolls to it. */
 const MARGIN = '200% 0px';
 
 /** Distance from the end within which the end is kept in view. */
 const NEAR_END_PX = 80;
 const CARD_MARGIN_PX = 16;
+const GESTURES = ['wheel', 'touchmove', 'pointerdown', 'keydown'];
 
 /** @type {WeakMap<Element, IntersectionObserver>} */
 const observers = new WeakMap();
@@ -90,19 +93,23 @@ function drawNext() {
 export function useFollow(scroller, id, messageId = null, isPartial = false) {
   const found = useRef(/** @type {HTMLElement | null} */ (null));
   const atEnd = useRef(true);
+  const touched = useRef(false);
   const last = useRef({ top: 0, height: 0 });
   const wasPartial = useRef(isPartial);
   const [away, setAway] = useState(false);
   const toEnd = () => {
     atEnd.current = true;
+    touched.current = false;
     scroller.current.scrollTop = endOf(scroller.current);
   };
   const onScroll = () => {
     const { scrollTop, scrollHeight } = scroller.current;
     const near = endOf(scroller.current) - scrollTop < NEAR_END_PX;
-    // Growing content moves the end away, and shrinking content moves the view up, for example when text
-    // becomes Markdown. Therefore only scrolling up counts as leaving the end.
-    const left = scrollTop < last.current.top && scrollHeight >= last.current.height;
+    // Content moves the end away when it grows, and the view up when it shrinks or when heights that were
+    // estimated become known. Therefore only scrolling up counts as leaving the end, and while the height
+    // changes only that of a person.
+    const { top, height } = last.current;
+    const left = scrollTop < top && scrollHeight >= height && (touched.current || scrollHeight === height);
     atEnd.current = near || (atEnd.current && !left);
     last.current = { top: scrollTop, height: scrollHeight };
     setAway(!atEnd.current);
@@ -134,13 +141,7 @@ export function useFollow(scroller, id, messageId = null, isPartial = false) {
     message.tabIndex = -1;
     message.focus({ preventScroll: true });
     toMessage(message, box);
-    const release = () => (found.current = null);
-    const events = ['wheel', 'touchmove', 'keydown', 'pointerdown'];
-    for (const name of events) box.addEventListener(name, release, { passive: true });
-    return () => {
-      release();
-      for (const name of events) box.removeEventListener(name, release);
-    };
+    return () => (found.current = null);
   }, [messageId]);
   useLayoutEffect(() => {
     // Never scroll back: the user may read or edit the lower part of a request that does not fit.
@@ -150,7 +151,17 @@ export function useFollow(scroller, id, messageId = null, isPartial = false) {
     });
     if (scroller.current.firstElementChild) grown.observe(scroller.current.firstElementChild);
     grown.observe(scroller.current);
-    return () => grown.disconnect();
+    const touch = (/** @type {Event} */ event) => {
+      if (event.type === 'keydown' && isTyping(/** @type {KeyboardEvent} */ (event))) return;
+      touched.current = true;
+      found.current = null;
+    };
+    // Not only in the scroller: a key scrolls what was last clicked, and some buttons lead to a request.
+    for (const name of GESTURES) addEventListener(name, touch, { passive: true });
+    return () => {
+      grown.disconnect();
+      for (const name of GESTURES) removeEventListener(name, touch);
+    };
   }, []);
   return { away, toEnd, onScroll };
 }
