@@ -10,14 +10,13 @@ from urllib.request import Request, urlopen
 from pydantic import BaseModel, ConfigDict, Field
 
 from banksman.contracts.errors import BadInput
-from banksman.runtime.model_servers import ModelServers, ProviderEntry, listed_models
+from banksman.runtime.model_servers import MAX_LIST_BYTES, ModelServers, ProviderEntry, listed_models
 from banksman.runtime.settings import Section, ServiceSettings, load
 
 DEMO_MODEL = "demo"
 DEPLOYED_STORAGE_BYTES = 20 * 1024**3
 """Bytes for all streams of a deployment that sets none."""
 LEAST_STORAGE_BYTES = 64 * 1024**2
-MAX_LIST_BYTES = 8 * 1024 * 1024
 LIST_TIMEOUT_S = 5.0
 """Seconds within which an OpenAI-compatible server must list its models."""
 MAX_LISTED = 20
@@ -156,7 +155,7 @@ def _listed_models(base_url: str, key: str | None) -> tuple[str, ...]:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     request = Request(f"{base_url.rstrip('/')}/models", headers=headers)
     with urlopen(request, timeout=LIST_TIMEOUT_S) as response:
-        return tuple(model["id"] for model in listed_models(response.read(MAX_LIST_BYTES)))
+        return tuple(model["id"] for model in listed_models(response.read(MAX_LIST_BYTES + 1)))
 
 
 def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import urlsplit
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Maximum bytes of a response; the longest one lists 100,000 connections of a NATS server."""
+_PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +30,8 @@ async def http_get(url: str, *, timeout_s: float) -> HttpReply:
     redirects. An HTTP client library would be an import in every process for this one request.
 
     Raises:
-        OSError: the server cannot be reached, has not responded within `timeout_s`, or does not respond by
-            HTTP. The message names the address and the reason.
+        OSError: the server cannot be reached, has not responded within `timeout_s`, responds with more
+            than `MAX_BYTES`, or does not respond by HTTP. The message names the address and the reason.
     """
     try:
         return await _get(url, timeout_s)
@@ -54,16 +59,16 @@ async def _get(url: str, timeout_s: float) -> HttpReply:
             # A server must not send chunks to a client of HTTP/1.0, and it ends the body by closing the
             # connection: https://www.rfc-editor.org/rfc/rfc9112#section-6.1
             writer.write(f"GET {target} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode())
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            received = bytearray()
+            while piece := await reader.read(_PIECE_BYTES):
+                received += piece
+                if len(received) > MAX_BYTES:
+                    raise ValueError(f"more than {MAX_BYTES} bytes")
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-    return HttpReply(_status(head), body)
-
-
-def _status(head: bytes) -> int:
-    version, _, rest = head.partition(b" ")
-    if not version.startswith(b"HTTP/"):
-        raise ValueError(f"not an HTTP response: {head[:40]!r}")
-    return int(rest[:3])
+    head, end, body = received.partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/") or not end:
+        raise ValueError(f"not an HTTP response: {bytes(head[:40])!r}")
+    return HttpReply(int(head.partition(b" ")[2][:3]), bytes(body))

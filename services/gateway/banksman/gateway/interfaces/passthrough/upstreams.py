@@ -21,7 +21,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.gateway.settings import Dialect, Upstream
 from banksman.library_internals.aiohttp_client import bound_interim_responses
 from banksman.runtime.background import Background, BackgroundTask
-from banksman.runtime.model_servers import listed_models
+from banksman.runtime.model_servers import MAX_LIST_BYTES, listed_models
 from banksman.runtime.outgoing import proxy_for
 from banksman.runtime.redaction import redacted
 from banksman.runtime.scope import Scoped
@@ -359,12 +359,16 @@ class ModelLists:
             async with asyncio.timeout(TIMEOUT_S):
                 # No redirects: one would send the upstream's key to another host.
                 url = upstream.url("/models")
-                request = session.get(
-                    url, headers=upstream.list_headers, proxy=proxy_for(url), allow_redirects=False
-                )
+                headers = {**upstream.list_headers, "accept-encoding": "identity"}
+                request = session.get(url, headers=headers, proxy=proxy_for(url), allow_redirects=False)
                 async with request as response:
                     response.raise_for_status()
-                    listed = listed_models(await response.read())
+                    body = bytearray()
+                    async for piece in response.content.iter_any():
+                        body += piece
+                        if len(body) > MAX_LIST_BYTES:
+                            break
+                listed = listed_models(bytes(body))
             models = [_model(entry, upstream.name) for entry in listed]
             self._models[upstream.name] = {str(model["id"]): model for model in models}
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
