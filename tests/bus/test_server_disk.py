@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from banksman.bus.connection import Bus
@@ -38,6 +40,9 @@ async def test_thresholds_are_settings_of_a_share_and_of_bytes(own_bus: Bus) -> 
     await own_bus.disk.look(DiskSettings(low_bytes=1 << 62, low_percent=100, full_bytes=0).limits())
     assert "the disk of NATS is nearly full" in str(await own_bus.disk.warning())
     assert await own_bus.disk.problem() is None
+
+    await own_bus.disk.look(DiskSettings(low_bytes=0, full_bytes=0, low_percent=100, full_percent=0).limits())
+    assert re.search("nearly full: [0-9]+ of [0-9]+ file entries are free", str(await own_bus.disk.warning()))
 
     await own_bus.disk.look(DiskSettings(full_bytes=1 << 62, full_percent=100).limits())
     assert "the disk of NATS is full" in str(await own_bus.disk.problem())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from urllib.request import urlopen
 
+from banksman.cli.machine import free_port
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.volumes import Volume, require_volumes
 
-from .conftest import Start, Up, banksman
+from .conftest import SERVICES_LEFT_OUT, Start, Up, banksman, environment
 
 MEGABYTE = 1024 * 1024
 STORAGE = "BANKSMAN_OPERATOR__STORAGE_BYTES"
@@ -34,6 +37,23 @@ def test_up_waits_for_space_if_the_disk_is_full_at_its_start(tmp_path: Path) -> 
             assert system.ended() == 0
         finally:
             system.close()
+
+
+def test_a_detached_up_waits_for_a_disk_that_is_read_only(tmp_path: Path) -> None:
+    """A37: the command that was started in the background ended with an error."""
+    require_volumes()
+    without = [word for name in SERVICES_LEFT_OUT for word in ("--without", name)]
+    with Volume.made(tmp_path / "disk", tmp_path / "volume", megabytes=64) as volume:
+        place = ("--data-dir", str(volume.path / "state"), "--port", str(free_port()))
+        command = [sys.executable, "-m", "banksman.cli", "up", "--detach", "--json", *place, *without]
+        with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as waiting:
+            with volume.failed():
+                assert waiting.stdout is not None
+                assert "Read-only" in json.loads(waiting.stdout.readline())["text"]
+            try:
+                assert waiting.wait(WAIT_TIMEOUT_S * 4) == 0
+            finally:
+                banksman("down", "--data-dir", str(volume.path / "state"))
 
 
 def test_the_storage_of_server_and_streams_is_one_setting_that_can_grow(start: Start) -> None:

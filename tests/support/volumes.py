@@ -35,7 +35,8 @@ class Volume:
         """Create and mount an empty volume."""
         with image.open("wb") as file:
             file.truncate(megabytes * 1024 * 1024)
-        _run("mkfs.ext4", "-q", "-F", "-m", "0", str(image))
+        # After an error the kernel makes the volume read-only, as most systems configure it.
+        _run("mkfs.ext4", "-q", "-F", "-m", "0", "-e", "remount-ro", str(image))
         with cls.mounted(image, mount_point) as volume:
             yield volume
 
@@ -102,6 +103,21 @@ class Volume:
             yield
         finally:
             ballast.unlink()
+
+    @contextmanager
+    def failed(self) -> Generator[None]:
+        """Make the volume read-only by an error while the block runs; then mount a repaired copy of it."""
+        device = _run("findmnt", "-n", "-o", "SOURCE", str(self.path)).strip()
+        Path(f"/sys/fs/ext4/{Path(device).name}/trigger_fs_error").write_text("1")
+        try:
+            yield
+        finally:
+            copy = self.image.with_suffix(".repaired")
+            _run("umount", "--lazy", str(self.path))
+            _run("cp", "--sparse=always", str(self.image), str(copy))
+            # 1: errors were corrected.
+            subprocess.run(["e2fsck", "-fy", str(copy)], capture_output=True, check=False)
+            _run("mount", "-o", "loop", str(copy), str(self.path))
 
 
 def _run(*command: str) -> str:

@@ -14,6 +14,8 @@ TIMERS: Final = "TIMERS"
 DEAD: Final = "DEAD"
 ADVISORIES: Final = "ADVISORIES"
 AUDIT: Final = "AUDIT"
+RESTORE: Final = "RESTORE"
+"""An empty stream that exists from the beginning of a restore to its end."""
 
 AGENTS: Final = "agents"
 SIGNALS: Final = "signals"

@@ -10,9 +10,11 @@ import asyncio
 import itertools
 import json
 import logging
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client import Gauge
@@ -61,6 +63,7 @@ class ServerDisk:
         self._write_error: str | None = None
         self._full: str | None = None
         self._warnings: tuple[str, ...] = ()
+        self._state: str | None = None
         self._storage: Mapping[str, Any] = {}
 
     @property
@@ -86,7 +89,7 @@ class ServerDisk:
 
     def notices(self) -> tuple[str, ...]:
         """Return a sentence for each reason why the server cannot store, or soon cannot."""
-        return tuple(text for text in (self._write_error, self._full, *self._warnings) if text)
+        return tuple(text for text in (self._write_error, self._full, *self._warnings, self._state) if text)
 
     async def problem(self) -> str | None:
         return self.full
@@ -95,16 +98,23 @@ class ServerDisk:
         return "; ".join(text for text in self.notices() if text != self.full) or None
 
     @asynccontextmanager
-    async def watched(self, health: Health, limits: DiskLimits) -> AsyncGenerator[None]:
-        """Watch the server's storage and report it in the health of this process."""
+    async def watched(
+        self, health: Health, limits: DiskLimits, state: Path | None = None
+    ) -> AsyncGenerator[None]:
+        """Watch the server's storage and report it in the health of this process.
+
+        Args:
+            state: A directory of this process, such as that of its logs, whose volume is watched too.
+        """
         health.checks["disk"], health.warnings["disk"] = self.problem, self.warning
-        async with health.background.running("disk of NATS", partial(self.watch, limits)):
+        async with health.background.running("disk of NATS", partial(self.watch, limits, state)):
             yield
 
-    async def watch(self, limits: DiskLimits) -> None:
+    async def watch(self, limits: DiskLimits, state: Path | None = None) -> None:
         """Look at the server's storage until cancelled."""
         for number in itertools.count():
             await self.look(limits, streams=number % STREAMS_EVERY == 0)
+            self._look_at(state, limits)
             self._suspected.clear()
             await set_within(self._suspected, FAILING_INTERVAL_S if self._write_error else INTERVAL_S)
 
@@ -125,6 +135,15 @@ class ServerDisk:
             self._read(text, self._storage, limits)
         except (OSError, KeyError, TypeError, ValueError) as error:
             logger.debug("%s does not report its storage: %r", self._url, error)
+
+    def _look_at(self, state: Path | None, limits: DiskLimits) -> None:
+        """Measure the volume of a directory if it exists and is not on the volume of NATS."""
+        self._state = None
+        store = self._storage["config"]["store_dir"] if self._storage else ""
+        if state is not None and _device(state) not in (None, _device(store)):
+            room = limits.room(state, writes=True)
+            self._state = room.described(str(state))
+            show_volume("state", room)
 
     def _read(self, failure: str | None, storage: Mapping[str, Any], limits: DiskLimits) -> None:
         room = _room(storage, limits)
@@ -149,6 +168,13 @@ def _room(storage: Mapping[str, Any], limits: DiskLimits) -> Room | None:
     """Return the room on the server's volume; None if this machine does not have it."""
     try:
         return limits.room(storage["config"]["store_dir"])
+    except OSError:
+        return None
+
+
+def _device(directory: Path | str) -> int | None:
+    try:
+        return os.stat(directory).st_dev
     except OSError:
         return None
 

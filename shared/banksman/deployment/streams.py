@@ -25,6 +25,7 @@ from banksman.deployment.topology import (
     app_topology,
     run_topology,
 )
+from banksman.deployment.users import APP
 from banksman.runtime.http_get import http_get
 from banksman.runtime.waits import set_within
 
@@ -43,6 +44,7 @@ _JETSTREAM_OFF = "server: JetStream is off, expected on"
 _SYNCS_LATE = (
     "server: sync_interval is not `always`, expected `always`: a power cut loses acknowledged messages"
 )
+_HALF_RESTORED = "a restore runs or was interrupted: repeat it with `banksman restore DIR --force`"
 _UNKNOWN_SYNC = (
     "server: BANKSMAN_NATS__MONITORING_URL is not set; a single server reports its sync_interval there"
 )
@@ -120,6 +122,9 @@ async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
     try:
         for item in (*topology.streams, *topology.consumers):
             findings += await _verify(bus, item)
+        # The services of the other account may not ask, and do nothing without those of this one.
+        if topology.account == APP and await stream_info(bus, names.RESTORE) is not None:
+            findings.append(_HALF_RESTORED)
     except ApiError as error:
         if error.err_code != names.CODE_NOT_ENABLED:
             raise

@@ -7,26 +7,31 @@ import json
 import re
 import shutil
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.names import EVENTS, RUNNERS, api
+from banksman.bus.names import DEAD, EVENTS, RUNNERS, api
+from banksman.bus.publish import durable
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.log import EventLog
+from banksman.deployment.streams import stream_info
 from tests.bus.builders import commit
 from tests.faults.broker.commands import Ended, banksman
 from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
 from tests.support.paths import ROOT
+from tests.support.polling import eventually
 from tests.support.replies import bash
 from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.system import ScriptedModel
+from tests.support.volumes import Volume, require_volumes
 
 pytestmark = pytest.mark.timeout(300)
 WAIT_TIMEOUT_S = 60.0
@@ -256,6 +261,53 @@ async def test_a_restore_that_cannot_succeed_deletes_nothing(place: Path, model:
     assert "the backup needs 99.0.0 or later" in refused["banksman"].err
     assert "nats-server of" in refused["nats"].err
     assert len(kept) == 3
+
+
+@pytest.mark.one_server
+async def test_a_restore_to_a_full_disk_deletes_nothing(place: Path, model: ScriptedModel) -> None:
+    """Limits of streams are of the whole volume, of which other files may have a part."""
+    require_volumes()
+    copy, storage = place / "copy", {"BANKSMAN_OPERATOR__STORAGE_BYTES": "150000000"}
+    with Volume.made(place / "disk", place / "volume", megabytes=200) as volume:
+        async with alone(volume.path, model) as fleet, fleet.operator() as bus:
+            for number in range(3):
+                await durable(bus, "dead.test", b"x" * 900_000, msg_id=str(number))
+            assert (await banksman(fleet, "backup", str(copy))).code == 0
+            await call(bus, api("STREAM.PURGE", DEAD))
+            before = await EventLog(bus).read("t1", "quiet", leader=True)
+            with volume.filled(leave=2 * 1024 * 1024):
+                refused = await banksman(fleet, "restore", str(copy), "--force", **storage)
+                kept = await EventLog(bus).read("t1", "quiet", leader=True)
+            restored = await banksman(fleet, "restore", str(copy), "--force", **storage)
+    assert (refused.code, restored.code) == (2, 0), (refused, restored)
+    assert kept == before
+    assert "the volume of NATS has no room" in refused.err
+
+
+async def test_an_interrupted_restore_is_named_until_it_was_repeated(
+    place: Path, model: ScriptedModel
+) -> None:
+    """By the check of all services, which would serve the restored part as if it were all."""
+    fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1, servers=1)
+    copy = place / "copy"
+    async with only_nats(fleet), fleet.operator() as bus:
+        await write(bus, "quiet", 10)
+        assert (await banksman(fleet, "backup", str(copy))).code == 0
+        restoring = asyncio.create_task(banksman(fleet, "restore", str(copy), "--force"))
+        await eventually(lambda: _is_missing(bus, names.kv_stream(names.HEADS)))
+        restoring.cancel()
+        with suppress(asyncio.CancelledError):
+            await restoring
+        assert (await banksman(fleet, "streams", "provision")).code == 0
+        checked = await banksman(fleet, "streams", "check")
+        again = await banksman(fleet, "restore", str(copy), "--force")
+        done = await banksman(fleet, "streams", "check")
+    assert "a restore runs or was interrupted" in checked.out + checked.err
+    assert (checked.code, again.code, done.code) == (2, 0, 0), (checked, again, done)
+
+
+async def _is_missing(bus: Bus, stream: str) -> bool:
+    return await stream_info(bus, stream) is None
 
 
 class Leased(BaseModel):

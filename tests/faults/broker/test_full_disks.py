@@ -90,16 +90,13 @@ async def test_a_nearly_full_disk_warns_first_and_then_leaves_room_for_open_runs
                 await eventually(lambda: _problems(system, "gateway").get("disk"))
                 assert "workspaces" in _problems(system, "tool-runner")
                 await _refused(system, other, "storage_full")
-                found = run_command("doctor", "--json", environment=system.variables | _directory(system))
-                levels = {each["name"]: each["level"] for each in map(json.loads, found.stdout.splitlines())}
+                levels = _levels(system)
                 assert (levels["disk"], levels["workspaces"]) == ("critical", "critical")
                 await eventually(lambda: _overview_warns(system))
                 await client.decide(later["approval_id"])
                 assert (await client.finished(run))["content"] == "Decided."
-                metrics = _get(system, "gateway", "/metrics").text
-                assert 'banksman_disk_full{volume="nats"} 1.0' in metrics
-                free = metrics.partition('banksman_disk_free_bytes{volume="nats"} ')[2].split()[0]
-                assert float(free) < 8 * MEGABYTE
+                assert _metric(system, "gateway", 'banksman_disk_full{volume="nats"}') == 1
+                assert _metric(system, "gateway", 'banksman_disk_free_bytes{volume="nats"}') < 8 * MEGABYTE
             await eventually(lambda: _all_ready(system))
 
 
@@ -137,6 +134,80 @@ async def test_a_full_disk_of_the_workspaces_alone_fails_commands_until_there_is
             assert system.service_pids("tool-runner") == runner
 
 
+async def test_workspaces_that_become_read_only_are_named_until_they_can_be_written(
+    place: Path, model: ScriptedModel
+) -> None:
+    """A37: by readiness, metrics and `doctor`, which reads the directory of the runner's settings."""
+    require_volumes()
+    name = model.play("write", [bash("echo written > file && cat file"), _said("Tried.")] * 2)
+    with Volume.made(place / "disk", place / "volume", megabytes=48) as volume:
+        volume.path.chmod(0o711)
+        own = {"BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR": str(volume.path / "workspaces")}
+        async with _up(place / "state", model, own) as system, _client(system) as client:
+            conversation = await client.create(name)
+            with volume.failed():
+                await eventually(
+                    lambda: "cannot be written" in _problems(system, "tool-runner")["workspaces"]
+                )
+                assert (
+                    'banksman_disk_full{volume="workspaces"} 1.0'
+                    in _get(system, "tool-runner", "/metrics").text
+                )
+                assert _levels(system)["workspaces"] == "critical"
+                first = await client.chat(conversation, "go")
+                await client.approve(first)
+                assert _outputs(await client.finished(first)) == [""]
+            await eventually(lambda: _all_ready(system))
+            second = await client.chat(conversation, "again")
+            await client.approve(second)
+            assert _outputs(await client.finished(second)) == ["written\n"]
+
+
+async def test_a_store_that_becomes_read_only_serves_reads_until_it_can_be_written(
+    place: Path, model: ScriptedModel
+) -> None:
+    """A37: a restart of nats-server on it would end reads too, and the reason that readiness names."""
+    require_volumes()
+    name = model.play("say", [_said("Said.")] * 2)
+    state = place / "state"
+    with Volume.made(place / "disk", state / "nats", megabytes=SIZE_MB) as volume:
+        async with _up(state, model) as system, _client(system) as client:
+            conversation = await client.create(name)
+            await client.run(conversation, "go")
+            server = system.service_pids("nats-server")
+            with volume.failed():
+                await _refused(system, conversation)
+                await eventually(lambda: "waits until its disk can be written" in system.log())
+                assert "read-only file system" in _problems(system, "gateway")["disk"]
+                assert system.service_pids("nats-server") == server
+                assert _last_event(system, conversation) == "run.finished"
+            await eventually(lambda: _all_ready(system))
+            assert (await client.run(conversation, "again"))["content"] == "Said."
+
+
+async def test_a_full_disk_of_the_logs_and_keys_alone_is_a_warning(place: Path, model: ScriptedModel) -> None:
+    """A37: on the page, in readiness and in the metrics of the gateway; everything is served."""
+    require_volumes()
+    name = model.play("say", [_said("Said.")])
+    store = place / "store"
+    with Volume.made(place / "disk", place / "volume", megabytes=48) as volume:
+        state = volume.path / "state"
+        (state / "nats").mkdir(parents=True)
+        store.mkdir()
+        (state / "nats" / "streams").symlink_to(store)
+        own = {"BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR": str(place / "workspaces")}
+        async with _up(state, model, own) as system:
+            with volume.filled():
+                await eventually(lambda: _warns(system, "gateway", "disk", f"the disk of {state} is full"))
+                assert _metric(system, "gateway", 'banksman_disk_full{volume="state"}') == 1
+                async with _client(system) as client:
+                    welcome = next(frame for frame in client.frames if frame["type"] == "welcome")
+                    assert any(str(state) in text for text in welcome["notices"])
+                    assert (await client.run(await client.create(name), "go"))["content"] == "Said."
+                assert _all_ready(system)
+            await eventually(lambda: not _warns(system, "gateway", "disk", str(state)))
+
+
 def _said(text: str) -> ScriptedReply:
     return ScriptedReply(text=text)
 
@@ -145,7 +216,8 @@ def _said(text: str) -> ScriptedReply:
 async def _up(
     data_dir: Path, model: ScriptedModel, environment: Mapping[str, str] | None = None
 ) -> AsyncGenerator[System]:
-    await asyncio.to_thread(data_dir.mkdir, mode=0o711)
+    await asyncio.to_thread(data_dir.mkdir, mode=0o711, exist_ok=True)
+    await asyncio.to_thread(data_dir.chmod, 0o711)
     system = System(data_dir, model, environment)
     try:
         system.start()
@@ -163,8 +235,11 @@ def _overview_warns(system: System) -> bool:
     return any(runner["warning"] for runner in overview["runners"])
 
 
-def _directory(system: System) -> dict[str, str]:
-    return {"BANKSMAN_DATA_DIR": str(system.data_dir)}
+def _levels(system: System) -> dict[str, str]:
+    """Return the level of each finding of `banksman doctor`."""
+    own = {"BANKSMAN_DATA_DIR": str(system.data_dir)}
+    found = run_command("doctor", "--json", environment=system.variables | own)
+    return {each["name"]: each["level"] for each in map(json.loads, found.stdout.splitlines())}
 
 
 def _outputs(ended: Mapping[str, Any]) -> list[str]:
@@ -193,6 +268,15 @@ def _get(system: System, process: str, path: str) -> httpx.Response:
     return httpx.get(url.replace("/readyz", path), timeout=WAIT_TIMEOUT_S)
 
 
+def _metric(system: System, process: str, name: str) -> float:
+    return float(_get(system, process, "/metrics").text.partition(f"{name} ")[2].split()[0])
+
+
+def _last_event(system: System, conversation: str) -> str:
+    url = f"{system.url}/context/conversations/{conversation}/events"
+    return str(httpx.get(url, timeout=WAIT_TIMEOUT_S).json()["items"][-1]["type"])
+
+
 def _readyz(system: System, process: str) -> dict[str, dict[str, str]]:
     return dict(_get(system, process, "/readyz").json())
 
@@ -201,8 +285,8 @@ def _problems(system: System, process: str) -> dict[str, str]:
     return _readyz(system, process)["problems"]
 
 
-def _warns(system: System, process: str, check: str) -> bool:
-    return "nearly full" in _readyz(system, process)["warnings"].get(check, "")
+def _warns(system: System, process: str, check: str, text: str = "nearly full") -> bool:
+    return text in _readyz(system, process)["warnings"].get(check, "")
 
 
 def _all_ready(system: System) -> bool:

@@ -90,7 +90,8 @@ def supervise(plan: Plan, lock: Lock, *, as_json: bool) -> NoReturn:
 
 def detach(options: UpOptions) -> Exit:
     """Start the system in the background; raise `Unavailable` if it is not ready in time."""
-    settings, data = _prepared(options)
+    screen = Screen(json=options.json)
+    settings, data = when_writable(screen, lambda: _prepared(options))
     if running := data.running():
         return _already_running(data, running.supervisor.pid, as_json=options.json)
     for notice in settings.notices:
@@ -98,7 +99,7 @@ def detach(options: UpOptions) -> Exit:
     # Another start may win: the log is the winner's, or that of the last start that failed.
     log, own = data.logs / "up.log", data.logs / f".up-{os.getpid()}.log"
     without = [word for name in options.without for word in ("--without", name)]
-    with own.open("wb") as out:
+    with when_writable(screen, lambda: own.open("wb")) as out:
         supervisor = subprocess.Popen(
             [sys.executable, "-P", "-m", "banksman.cli", "up", *without],
             stdin=subprocess.DEVNULL,

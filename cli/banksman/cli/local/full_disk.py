@@ -51,16 +51,16 @@ class RunFile:
 
 
 def when_writable(screen: Screen, act: Callable[[], T]) -> T:
-    """Call a function, and again while it fails for lack of space."""
+    """Call a function, and again while its disk is full or read-only."""
     reported = False
     while True:
         try:
             return act()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                 raise
             if not reported:
-                screen.report("warning", "disk", text=f"{error}; `banksman up` waits for space")
+                screen.report("warning", "disk", text=f"{error}; `banksman up` waits until it can write")
             reported = True
         time.sleep(CHECK_S)
 
@@ -96,12 +96,12 @@ class StoreWatch:
             return self._pauses.next_s()
         if not self._reported:
             self._reported = True
-            self._report(f"cannot write, and waits for space on its disk: {failure}")
+            self._report(f"cannot write, and waits until its disk can be written: {failure}")
         return CHECK_S
 
     def _has_room(self) -> bool:
         try:
-            return not self._limits.room(self._store).full
+            return not self._limits.room(self._store, writes=True).full
         except OSError:
             return False
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -186,6 +187,33 @@ async def _reserve(bus: Bus, needed: int, replicas: int) -> None:
     await delete_stream(bus, _ROOM)
 
 
+async def check_disk(monitoring_url: str | None, manifest: Manifest) -> None:
+    """Refuse a backup for which the volume of the server has no room, if it is on this machine."""
+    if monitoring_url is None:
+        return
+    reply = await http_get(f"{monitoring_url}/jsz?config=true", timeout_s=_TIMEOUT_S)
+    try:
+        found = json.loads(reply.body)
+        free = shutil.disk_usage(found["config"]["store_dir"]).free + int(found["storage"])
+    except (OSError, KeyError, TypeError, ValueError):
+        return
+    # The server stores each snapshot before it unpacks it.
+    snapshots = max((stream.bytes for stream in manifest.streams), default=0)
+    needed = snapshots + sum(int(stream.state["bytes"]) for stream in manifest.streams)
+    if free < needed:
+        raise Conflict(
+            f"the volume of NATS has no room: the backup needs {needed:,} bytes, {free:,} are free"
+        )
+
+
+async def _mark(bus: Bus) -> None:
+    """Let services wait until the restore is complete, also if it is interrupted."""
+    config = {"name": names.RESTORE, "subjects": [names.RESTORE], "max_bytes": 1, "discard": "new"}
+    await call(
+        bus, names.api("STREAM.CREATE", names.RESTORE), {**config, "num_replicas": bus.settings.replicas}
+    )
+
+
 _BEFORE_THE_LOGS = (
     names.RUNS,
     names.WORKFLOWS,
@@ -289,8 +317,12 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
             await broker.in_each(check_empty)
         await check_versions(broker, manifest)
         await broker.in_each(lambda bus, topology: check_room(bus, topology, manifest))
+        await check_disk(broker.monitoring_url, manifest)
+        await broker.in_app(_mark)
         await broker.in_each(lambda bus, topology: _restore(bus, topology, manifest, directory))
-        return await broker.in_app(_recover)
+        recovered = await broker.in_app(_recover)
+        await broker.in_app(lambda bus: delete_stream(bus, names.RESTORE))
+        return recovered
 
     tally, broken = asyncio.run(run())
     facts = {"streams": len(manifest.streams), **tally, "broken": broken}

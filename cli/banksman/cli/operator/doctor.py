@@ -61,8 +61,9 @@ def _machine(data: DataDir, limits: DiskLimits) -> Iterator[Finding]:
     yield _nats_server()
     yield _checksums()
     yield _disk("disk", data.path, limits)
-    workspaces: Path = service_module("tool-runner", "machine").workspaces_root(data.path)
-    yield _disk("workspaces", workspaces, limits)
+    # Those of all runners are side by side.
+    runners: Mapping[str, Path] = service_module("tool-runner", "machine").runners(data.path, 1)
+    yield _disk("workspaces", next(iter(runners.values())), limits)
     yield from _searches()
 
 
@@ -188,12 +189,12 @@ def _checksums() -> Finding:
 
 
 def _disk(name: str, directory: Path, limits: DiskLimits) -> Finding:
-    room = limits.room(next(path for path in (directory, *directory.parents) if path.exists()))
-    seen = f"{room.free_bytes / 1024**3:.1f} GiB free for {directory}"
-    if not room.low:
-        return Finding(name, Exit.OK, seen)
+    room = limits.room(next(path for path in (directory, *directory.parents) if path.exists()), writes=True)
+    problem = room.described(str(directory))
+    if problem is None:
+        return Finding(name, Exit.OK, f"{room.free_bytes / 1024**3:.1f} GiB free for {directory}")
     level = Exit.CRITICAL if room.full else Exit.WARNING
-    return Finding(name, level, seen, "free disk space, or set BANKSMAN_DATA_DIR to another volume")
+    return Finding(name, level, problem, "free disk space, or set BANKSMAN_DATA_DIR to another volume")
 
 
 def _port(settings: UpSettings) -> Finding:

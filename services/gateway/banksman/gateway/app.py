@@ -66,7 +66,8 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         base.services[ApiKeys].on_revoked = connections.revoke
         asyncapi_document = await _nats_api(base, health)
         _add_measures(health, base, connections)
-        await stack.enter_async_context(bus.disk.watched(health, front.settings.disk.limits()))
+        settings = front.settings
+        await stack.enter_async_context(bus.disk.watched(health, settings.disk.limits(), settings.data_dir))
         await stack.enter_async_context(reported_state(bus, health))
         state = front.app.state
         state.connections, state.asyncapi = connections, asyncapi_document

@@ -199,7 +199,7 @@ class WorkspaceStore:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceVolume:
-    """A full volume makes the runner not ready. It serves calls: they can read, and delete files."""
+    """A volume that is full or read-only makes the runner not ready. It serves calls: they can read."""
 
     root: Path
     limits: DiskLimits
@@ -209,7 +209,7 @@ class WorkspaceVolume:
         health.measures["workspaces"] = self.measure
 
     def described(self) -> str | None:
-        """Return a sentence if the volume is nearly full, full or cannot be read."""
+        """Return a sentence if the volume is nearly full or full, or cannot be read or written."""
         try:
             return self._room().described("the workspaces")
         except OSError as error:
@@ -225,4 +225,4 @@ class WorkspaceVolume:
         show_volume("workspaces", self._room())
 
     def _room(self) -> Room:
-        return self.limits.room(self.root)
+        return self.limits.room(self.root, writes=True)
