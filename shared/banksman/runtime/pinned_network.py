@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from typing import Any, cast
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 import httpcore
 
@@ -30,11 +31,14 @@ HttpErrors = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutExc
 
 _MAX_HEAD_BYTES = 16 * 1024
 """Maximum bytes of a proxy's response."""
-_LOOK_UPS = ThreadPoolExecutor(32, thread_name_prefix="look-up")
+_LOOK_UPS = ThreadPoolExecutor(128, thread_name_prefix="look-up")
 """Separate threads for DNS look-ups, which may hang as long as the DNS server does and cannot be cancelled.
 
 In the default executor, such look-ups would take the threads of files and of the connection to NATS.
 """
+_DOMAIN_LOOK_UPS = 8
+"""Look-ups of names in one domain at a time, so that a domain whose server never answers stops no other."""
+_places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
 
 def connected_url(url: Url) -> httpcore.URL:
@@ -124,8 +128,22 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
 
 
 async def resolve(host: str, port: int) -> list[str]:
+    """Return the addresses of a name; wait while `_DOMAIN_LOOK_UPS` others of its domain are looked up."""
+    domain = ".".join(host.rsplit(".", 2)[-2:])
+    places = _places.setdefault(domain, asyncio.Semaphore(_DOMAIN_LOOK_UPS))
+    await places.acquire()
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(_LOOK_UPS, look_up)
+    running = asyncio.get_running_loop().run_in_executor(_LOOK_UPS, look_up)
+
+    def ended(look_up: asyncio.Future[Any]) -> None:
+        places.release()
+        if not look_up.cancelled():
+            # Otherwise asyncio logs the exception of a look-up that nothing awaits.
+            look_up.exception()
+
+    running.add_done_callback(ended)
+    # A look-up that its caller no longer awaits keeps its thread, and so its place.
+    found = await asyncio.shield(running)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
