@@ -211,3 +211,33 @@ async def test_a_long_reply_is_laid_out_where_it_is_in_view_and_reads_an_image_o
         await headings.first.scroll_into_view_if_needed()
         await page.wait_for_function(is_laid_out, arg=await headings.first.element_handle())
         assert len(read) == 1
+
+
+async def test_the_search_of_the_browser_finds_a_run_that_is_not_drawn(stage: Stage) -> None:
+    """A text fragment searches as Ctrl+F does, which no test can press. The hit stays where it is shown."""
+    _write_runs(stage, RUNS)
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        await expect(page.locator(".run")).to_have_count(RUNS, timeout=WAIT_TIMEOUT_MS)
+        await expect(page.locator("[data-message=m37]")).to_have_count(0)
+        await page.goto(f"{stage.url}/#/c/c1:~:text=Question%2037")
+        await expect(page.locator("[data-message=m37]")).to_be_in_viewport(timeout=WAIT_TIMEOUT_MS)
+        await _top_of(page, "m37")
+        await expect(page.locator("[data-message=m37]")).to_be_in_viewport()
+        # A person who scrolls, or goes to the end, is not held at the hit.
+        await page.get_by_role("button", name="Latest").press("Enter")
+        await expect(page.locator(f"[data-message=a{RUNS - 1}]")).to_be_in_viewport()
+        await _top_of(page, f"a{RUNS - 1}")
+        await expect(page.locator(f"[data-message=a{RUNS - 1}]")).to_be_in_viewport()
+
+
+async def test_what_messages_need_is_loaded_while_their_conversation_is_read(stage: Stage) -> None:
+    """R34: at an address of a conversation, not after its messages arrived or when the page is idle."""
+    async with opened(stage.url) as page:
+        await page.goto("about:blank")
+        await page.add_init_script("requestIdleCallback = () => 0")
+        await page.route_web_socket("**/*", lambda _: None)
+        await page.goto(f"{stage.url}/#/c/c1")
+        await page.wait_for_function(
+            "() => performance.getEntriesByType('resource').some((one) => one.name.endsWith('/marked.mjs'))"
+        )

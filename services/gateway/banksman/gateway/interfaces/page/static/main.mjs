@@ -58,6 +58,8 @@ render(
   /** @type {HTMLElement} */ (document.getElementById('app')),
 );
 store.start();
+// Messages need it as soon as they arrive; other views load it when the page is idle.
+if (store.navigation.currentId.value) import('./components/content.mjs').catch(() => {});
 sessionStorage.removeItem('banksman.starts');
 
 // Preload the modules that most conversations need next, once the page is usable.

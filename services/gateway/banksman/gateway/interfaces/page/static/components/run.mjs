@@ -6,7 +6,7 @@ import { known, t, withTexts } from '../strings.mjs';
 import { formatDuration, formatWhen } from '../text.mjs';
 import { FileChip, MessageContent } from './attachments.mjs';
 import { Activity, Outcome } from './outcome.mjs';
-import { useNearby } from './scrolling.mjs';
+import { UNTIL_FOUND, useNearby } from './scrolling.mjs';
 import { CommandOutput, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
 import { Icon, LinkButton, html, lazy, memo, useStore } from './ui.mjs';
 import { MessageEditor, MessageTools } from './versions.mjs';
@@ -48,7 +48,7 @@ export function Between({ conversation, after }) {
 /** @typedef {{kind: 'calls', id: string, calls: Call[], shown: boolean}} CallGroup neighbouring calls; one by one if `shown` */
 
 /**
- * A run. An ended run is an empty box until it comes near the view, except the last run and a found one.
+ * A run. An ended run is a box with hidden text until it comes near the view, except the last run and a found one.
  *
  * @typedef {object} RunProperties
  * @property {Run} run
@@ -70,15 +70,22 @@ export const Run = memo(function Run(/** @type {RunProperties} */ properties) {
     data-status=${run.status}
     ref=${box}>
     ${
-      drawn &&
-      html`<${RunContent}
-        run=${run}
-        place=${hasVersions ? { run, parent, at, versions: versions.split(' ') } : null}
-        details=${details}
-        isLast=${isLast} />`
+      drawn
+        ? html`<${RunContent}
+            run=${run}
+            place=${hasVersions ? { run, parent, at, versions: versions.split(' ') } : null}
+            details=${details}
+            isLast=${isLast} />`
+        : UNTIL_FOUND && html`<div hidden=${UNTIL_FOUND}>${textOf(run)}</div>`
     }
   </section>`;
 });
+
+/** What the browser's search finds of a run that is not drawn. @param {Run} run */
+function textOf({ prompt, entries }) {
+  const texts = entries.map((entry) => (entry.kind === 'message' ? entry.text : ''));
+  return [prompt?.text, ...texts].join('\n');
+}
 
 /** @param {{run: Run, place: Place | null, details: boolean, isLast: boolean}} properties */
 function RunContent({ run, place, details, isLast }) {

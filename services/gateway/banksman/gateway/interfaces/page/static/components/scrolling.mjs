@@ -13,6 +13,11 @@ const MARGIN = '200% 0px';
 /** Distance from the end within which the end is kept in view. */
 const NEAR_END_PX = 80;
 const CARD_MARGIN_PX = 16;
+/** How long a hit of the browser's search stays in view while what is around it is drawn. */
+const HELD_MS = 1_000;
+
+/** How an element is hidden whose text the browser's search finds; null in a browser that would not find it. */
+export const UNTIL_FOUND = 'onbeforematch' in HTMLElement.prototype ? 'until-found' : null;
 const GESTURES = ['wheel', 'touchmove', 'pointerdown', 'keydown'];
 
 /** @type {WeakMap<Element, IntersectionObserver>} */
@@ -98,6 +103,7 @@ export function useFollow(scroller, id, messageId = null, isPartial = false) {
   const wasPartial = useRef(isPartial);
   const [away, setAway] = useState(false);
   const toEnd = () => {
+    found.current = null;
     atEnd.current = true;
     touched.current = false;
     scroller.current.scrollTop = endOf(scroller.current);
@@ -156,6 +162,13 @@ export function useFollow(scroller, id, messageId = null, isPartial = false) {
       touched.current = true;
       found.current = null;
     };
+    // The browser itself scrolls to it, and then the runs in view are drawn. The next hit may be elsewhere.
+    scroller.current.addEventListener('beforematch', ({ target }) => {
+      const run = /** @type {HTMLElement} */ (target).parentElement;
+      found.current = run;
+      atEnd.current = false;
+      setTimeout(() => found.current === run && (found.current = null), HELD_MS);
+    });
     // Not only in the scroller: a key scrolls what was last clicked, and some buttons lead to a request.
     for (const name of GESTURES) addEventListener(name, touch, { passive: true });
     return () => {
