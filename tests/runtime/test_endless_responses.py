@@ -13,6 +13,7 @@ import pytest
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
+from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.messages import UserMessage
 from banksman.contracts.urls import parse_url
 from banksman.contracts.workspaces import RepositorySource
@@ -83,13 +84,14 @@ def complete(api: str) -> Callable[[str], Awaitable[None]]:
     return complete
 
 
+APIS = ("backboard", "cohere", "google", "huggingface", "mistral")
 CLIENTS: dict[str, Callable[[str], Awaitable[None]]] = {
     "webhook": send_webhook,
     "web_fetch": fetch,
     "repository": fetch_repository,
     "mcp": request_mcp_server,
     "sdk": call_gateway,
-    **{api: complete(api) for api in ("backboard", "cohere", "google", "huggingface", "mistral")},
+    **{api: complete(api) for api in APIS},
 }
 
 
@@ -122,3 +124,12 @@ async def test_a_response_without_content_ends_soon_and_does_not_hold_the_loop(
             async with asyncio.timeout(SOON_S):
                 await CLIENTS[client](url)
     assert stalls.longest < BLOCKED_S
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_deeply_nested_reply_is_a_failure_with_a_reason(api: str) -> None:
+    body = b"data: " + b"[" * 100_000 + b"\n\n"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body)
+    async with raw_server(head + body) as url:
+        with pytest.raises(ProviderFailed):
+            await CLIENTS[api](url)

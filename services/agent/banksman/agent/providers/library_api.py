@@ -105,7 +105,14 @@ class LibraryApi:
             raise TransientFault(f"the connection failed: {error}", reason="unreachable") from error
         except (UserError, NotImplementedError) as error:
             raise ProviderFailed(self._provider, f"the library refuses the request: {error}") from error
-        except (AgentRunError, httpx.HTTPError, httpx2.HTTPError, OSError, ValueError) as error:
+        except (
+            AgentRunError,
+            httpx.HTTPError,
+            httpx2.HTTPError,
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:
             if isinstance(error, TimeoutError):
                 raise
             raise TransientFault(f"the stream broke off: {error}") from error
