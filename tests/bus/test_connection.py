@@ -204,6 +204,16 @@ async def test_a_missing_server_is_reported_with_address_and_reason() -> None:
         await Bus(settings, name="lonely").open()
 
 
+async def test_a_server_that_does_not_respond_is_reported_with_a_reason() -> None:
+    with NatsServer() as server:
+        server.pause()
+        # Longer than one attempt.
+        settings = NatsSettings(url=server.url, connect_timeout_s=2.5)
+        with pytest.raises(Unavailable, match="no connection as 'lonely': no response"):
+            await Bus(settings, name="lonely").open()
+        server.resume()
+
+
 async def test_a_closed_connection_raises_instead_of_hanging(nats_server: NatsServer) -> None:
     bus = await connect(nats_server)
     await bus.close()

@@ -240,7 +240,14 @@ async def readiness_report(ready_url: str) -> Readiness:
         return Readiness(NO_RESPONSE)
     if reply.ok:
         return Readiness(warning=_listed(reply, "warnings"))
-    return Readiness(_listed(reply, "problems") or f"responds with status {reply.status}")
+    return Readiness(_listed(reply, "problems") or _error(reply) or f"responds with status {reply.status}")
+
+
+def _error(reply: HttpReply) -> str | None:
+    """Return why nats-server is not ready."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(reply.body)["error"])
+    return None
 
 
 def _listed(reply: HttpReply, kind: str) -> str | None:

@@ -1,4 +1,4 @@
-"""A damaged state file of a consumer: the consumer continues with all messages that are not done."""
+"""Damaged files of a stream or consumer beside its messages: it continues with all that are not done."""
 
 from __future__ import annotations
 
@@ -55,6 +55,35 @@ def test_a_consumer_with_a_damaged_state_delivers_unacked_messages(
         provision_all(server)
         assert asyncio.run(_undelivered(server)) == STORED - DONE
         assert f"consumer {RUNS}/{AGENTS}: its damaged state is rebuilt" in server.log()
+
+
+@pytest.mark.parametrize(
+    ("file", "starts"),
+    [
+        ("meta.inf", 2),
+        ("meta.sum", 1),
+        ("meta.sum", 2),
+        (f"obs/{AGENTS}/meta.inf", 1),
+        (f"obs/{AGENTS}/meta.inf", 2),
+    ],
+)
+def test_damaged_settings_of_a_stream_or_consumer_are_replaced(file: str, starts: int) -> None:
+    """Without it the server is never ready: `JetStream stream could not be recovered`."""
+    with NatsServer(launched=True) as server:
+        provision_all(server)
+        asyncio.run(_stored_and_partly_done(server))
+        for _ in range(starts - 1):
+            server.stop()
+            server.start()
+        server.stop()
+        settings = stream_of(server.directory / "store", RUNS) / file
+        content = bytearray(settings.read_bytes())
+        content[3] ^= 1
+        settings.write_bytes(content)
+        server.start()
+        provision_all(server)
+        assert asyncio.run(_undelivered(server)) >= STORED - DONE - HELD
+        assert "its settings were damaged" in server.log()
 
 
 def test_an_intact_state_is_kept() -> None:

@@ -165,7 +165,7 @@ def salvage(store: Path) -> list[Salvaged]:
     incomplete record at the end of a stream is left to the server: its message was never acknowledged.
     """
     highway_hash = _hash()
-    if highway_hash is None or (store / "jetstream" / "$SYS" / "_js_").exists():
+    if highway_hash is None or _is_clustered(store):
         return []
     found: list[Salvaged] = []
     for block, is_last in _blocks(store):
@@ -180,6 +180,21 @@ def salvage(store: Path) -> list[Salvaged]:
         original = _replace(block, _without(content, damaged), store / DAMAGED)
         found.append(Salvaged(stream.parents[1].name, stream.name, block.name, tuple(damaged), str(original)))
     return found
+
+
+def settings_checksum(store: Path, name: str, settings: bytes) -> str | None:
+    """Return the checksum of the settings of a stream, or of a consumer `{stream}/{consumer}`.
+
+    None without the library, and for a server of a cluster, which gets them from the other servers.
+    """
+    highway_hash = _hash()
+    if highway_hash is None or _is_clustered(store):
+        return None
+    return _checksum(highway_hash, name)(settings).to_bytes(_CHECKSUM_BYTES, "little").hex()
+
+
+def _is_clustered(store: Path) -> bool:
+    return (store / "jetstream" / "$SYS" / "_js_").exists()
 
 
 def _blocks(store: Path) -> Iterator[tuple[Path, bool]]:

@@ -9,14 +9,20 @@ off at the first message with a wrong checksum: messages appended after it would
 the index the server reads and cuts its files before it accepts a message. The preparation first removes the
 damaged messages from the files, so that the server cuts off no intact ones.
 
+A server does not become ready with damaged settings of a stream or a consumer (`meta.inf`, or its checksum
+`meta.sum`). Those of the last start, of which the preparation keeps copies, replace them.
+
 A damaged state file of a consumer (`o.dat`) prevents the consumer from starting or from being created.
 Without the file the server starts the consumer from the messages of its stream. That is safe for all
 consumers of the product: a work queue contains exactly the unfinished messages, and every handler is safe to
 run twice.
 """
 
+import json
 import os
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 _PROGRAM = """
@@ -25,6 +31,8 @@ sys.path.insert(0, sys.argv.pop(1))
 from banksman.cli.broker.store import main
 main()
 """
+SETTINGS = "settings"
+"""Directory in `store_dir` for copies of the settings of streams and consumers."""
 _STATE_MAGIC = 22
 _STATE_VERSIONS = (1, 2)
 _ROOT = Path(__file__).parents[3]
@@ -36,14 +44,19 @@ def started(command: tuple[str, ...], store: Path) -> tuple[str, ...]:
 
 
 def prepare(store: Path) -> list[str]:
-    """Remove indexes, damaged messages and damaged state files of consumers of a stopped server.
+    """Remove indexes, damaged messages and damaged state files of consumers, and replace damaged settings.
 
     Returns:
-        One sentence for each file with damaged messages, and for each consumer whose state is rebuilt.
+        One sentence for each file with damaged messages, and for each stream and consumer that is repaired.
     """
     remove_indexes(store)
     rebuilt = rebuild_states(store)
-    return [*_salvaged(store), *rebuilt]
+    if not any(file.stat().st_size for file in store.glob("jetstream/*/streams/*/msgs/*.blk")):
+        return rebuilt
+    # The import takes longer than the rest, and a first start does not need it.
+    from banksman.cli.broker.salvage import salvage
+
+    return [*replace_settings(store), *map(str, salvage(store)), *rebuilt]
 
 
 def remove_indexes(store: Path) -> None:
@@ -60,13 +73,65 @@ def rebuild_states(store: Path) -> list[str]:
     return [f"consumer {name}: its damaged state is rebuilt from the stream" for name in damaged]
 
 
-def _salvaged(store: Path) -> list[str]:
-    if not any(file.stat().st_size for file in store.glob("jetstream/*/streams/*/msgs/*.blk")):
-        return []
-    # The import takes longer than the rest, and a first start does not need it.
-    from banksman.cli.broker.salvage import salvage
+def replace_settings(store: Path) -> list[str]:
+    """Copy intact settings of streams and consumers, and replace damaged ones; return a sentence for each.
 
-    return [str(salvaged) for salvaged in salvage(store)]
+    Without a copy, as after the first start, settings of a stream that are still JSON get a new checksum, and
+    a consumer is removed: `banksman streams provision` creates it again.
+    """
+    from banksman.cli.broker.salvage import settings_checksum
+
+    found: list[str] = []
+    for name, file in _settings(store):
+        content, copy = file.read_bytes(), store / SETTINGS / file.relative_to(store / "jetstream")
+        checksum = settings_checksum(store, name, content)
+        if checksum is None:
+            return []
+        if _text(file.with_suffix(".sum")) == checksum:
+            _write(copy, content)
+            continue
+        kept = _content(copy)
+        if not _is_json(kept) and "/" in name:
+            shutil.rmtree(file.parent)
+            found.append(f"{name}: its settings were damaged, and it is created again")
+        elif content := next(filter(_is_json, (kept, content)), b""):
+            _write(file, content)
+            _write(file.with_suffix(".sum"), str(settings_checksum(store, name, content)).encode())
+            found.append(f"{name}: its settings were damaged and are replaced")
+        else:
+            found.append(f"{name}: its settings are damaged: restore a backup")
+    return found
+
+
+def _settings(store: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the file with the settings of each stream and each consumer, with its name."""
+    for file in sorted(store.glob("jetstream/*/streams/*/meta.inf")):
+        yield file.parent.name, file
+        for consumer in sorted(file.parent.glob("obs/*/meta.inf")):
+            yield f"{file.parent.name}/{consumer.parent.name}", consumer
+
+
+def _content(file: Path) -> bytes:
+    return file.read_bytes() if file.exists() else b""
+
+
+def _text(file: Path) -> str:
+    return _content(file).decode(errors="replace")
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        return isinstance(json.loads(content), dict)
+    except ValueError:
+        return False
+
+
+def _write(file: Path, content: bytes) -> None:
+    if _content(file) != content:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = file.with_suffix(".new")
+        new.write_bytes(content)
+        new.replace(file)
 
 
 def damaged_states(store: Path) -> dict[str, Path]:

@@ -13,7 +13,7 @@ from banksman.bus.storage.kv import Bucket
 from banksman.cli import output
 from banksman.cli.broker.salvage import LIBRARY, REMEDY, DamagedPart, Salvaged, is_available
 from banksman.cli.broker.salvage import salvage as salvage_files
-from banksman.cli.broker.store import rebuild_states, remove_indexes
+from banksman.cli.broker.store import rebuild_states, remove_indexes, replace_settings
 from banksman.cli.operator.recovery import LogRecovery, cut
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
@@ -119,7 +119,7 @@ def salvage(store: Path, *, as_json: bool) -> Exit:
         raise NotReady(f"{LIBRARY} is not installed: {REMEDY}")
     remove_indexes(store)
     found = salvage_files(store)
-    rebuilt = rebuild_states(store)
+    rebuilt = [*replace_settings(store), *rebuild_states(store)]
     if as_json:
         for one in found:
             output.print_json(_as_json(one))
