@@ -86,3 +86,14 @@ async def test_a_workflow_and_the_runs_that_it_starts_act_for_the_user_who_start
 
     assert end["status"] == "completed", end
     assert remote.callers == ["ada", "ada"]
+
+
+async def test_a_token_that_the_server_refuses_needs_another_sign_in(
+    http: httpx.AsyncClient, remote: Protected, server: str
+) -> None:
+    before = (await http.get("/context/mcp-accounts")).json()["items"]
+    remote.authorizations.revoke("ada")
+    await http.post(f"{SERVERS}/{server}/look")
+    after = (await http.get("/context/mcp-accounts")).json()["items"]
+
+    assert [one["needs_sign_in"] for one in (*before, *after) if one["id"] == server] == [False, True]

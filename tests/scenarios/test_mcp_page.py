@@ -72,6 +72,11 @@ async def test_an_administrator_adds_a_server_signs_in_and_approves_its_tools_an
         await expect(page.get_by_role("alert").filter(has_text="changed its tools while")).to_be_visible()
         await expect(changed.locator(".row.added")).to_contain_text("and say nothing.")
 
+        remote.authorizations.revoke(remote.authorizations.account)
+        await page.get_by_role("button", name="List the tools again").click()
+        await expect(state).to_contain_text("Needs a sign-in")
+        await expect(page.get_by_text("signed in (")).to_be_hidden()
+
         await page.get_by_role("button", name="Remove").click()
         await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
         await expect(page.get_by_text("No server is connected yet.")).to_be_visible()

@@ -29,7 +29,8 @@ export function Accounts({ path: [returned, outcome] }) {
 }
 
 /** @param {{account: Account, onChange: () => void}} properties */
-function AccountRow({ account: { id, description, needs_sign_in: needs, signed_in: signedIn }, onChange }) {
+function AccountRow({ account: { id, description, needs_sign_in: needs, signed_in: last }, onChange }) {
+  const signedIn = needs ? null : last;
   const { api } = useStore();
   const { busy, error, run } = useAction();
   const begin = () =>
@@ -48,7 +49,7 @@ function AccountRow({ account: { id, description, needs_sign_in: needs, signed_i
     <${FormError} error=${error} />
     <div class="row-actions">
       <button type="button" class=${needs ? 'button primary' : 'button'} disabled=${busy} onClick=${begin}>
-        ${t(signedIn ? 'accounts.again' : 'login.submit')}
+        ${t(last ? 'accounts.again' : 'login.submit')}
       </button>
       ${
         signedIn &&

@@ -11,7 +11,8 @@ import { html, useStore } from '../ui.mjs';
 export function SignIn({ server, act }) {
   const { api } = useStore();
   const [client, setClient] = useState({ client_id: '', client_secret: '' });
-  const { signed_in: signedIn } = server;
+  // A server may refuse the token of a sign-in.
+  const signedIn = server.needs_sign_in ? null : server.signed_in;
   const own = server.sign_in === 'user';
   if (!signedIn && !server.needs_sign_in) return null;
   const begin = (/** @type {PageEvent} */ event) => {
