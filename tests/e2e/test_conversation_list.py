@@ -50,6 +50,37 @@ async def test_pinned_conversations_of_a_long_list_are_found_on_later_pages(stag
         await expect(page.get_by_role("link", name="Cranes")).to_be_visible()
 
 
+async def test_a_list_is_read_again_only_at_its_beginning_and_as_far_as_one_works(stage: Stage) -> None:
+    """What was read of a long list stays; what others removed from its beginning does not."""
+
+    def listed(number: int, status: str = "idle") -> dict[str, str]:
+        return {"conversation_id": f"c{number}", "title": f"Crane {number}", "status": status}
+
+    path = "context/conversations"
+    stage.resources[path] = {"items": [listed(number) for number in range(1, 31)], "next": "7"}
+    stage.resources[f"{path}?limit=50&cursor=7"] = {"items": [listed(31, "running")], "next": None}
+    newest = [{**listed(1), "title": "Renamed"}, *(listed(number) for number in range(3, 16))]
+    stage.resources[f"{path}?limit=15"] = {"items": newest, "next": "9"}
+    working = [*newest, *(listed(number) for number in range(16, 32))]
+    stage.resources[f"{path}?limit=30"] = {"items": working, "next": "3"}
+    start(stage)
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        await expect(page.locator(".run")).to_have_count(1)
+        await expect(page.get_by_role("link", name="Crane 30")).to_have_count(1)
+        async with page.expect_response(lambda response: response.url.endswith("?limit=15")):
+            await stage.send(stage.event("run.finished", {"status": "completed", "content": ""}))
+        await expect(page.get_by_role("link", name="Renamed")).to_have_count(1)
+        await expect(page.get_by_role("link", name="Crane 2", exact=True)).to_have_count(0)
+        await page.get_by_role("button", name="Show more").click()
+        await expect(page.locator(".conversation")).to_have_count(30)
+        async with page.expect_response(lambda response: response.url.endswith("?limit=30")):
+            await stage.send(
+                stage.event("run.started", {"message_id": "m2", "message": "On"}, run_id="c1-r2")
+            )
+        await expect(page.locator(".conversation")).to_have_count(30)
+
+
 async def test_a_link_shows_a_conversation_without_controls(stage: Stage) -> None:
     start(stage)
     reply(stage, "It is 40 t.")

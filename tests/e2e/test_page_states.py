@@ -40,7 +40,7 @@ SCROLL_UP = """async () => {
     await new Promise((drawn) => requestAnimationFrame(drawn));
   }
 }"""
-PAINTED = """() => [...document.querySelectorAll('.run')]
+PAINTED = """() => [...document.querySelectorAll('.run:not(.far)')]
   .filter((run) => run.firstElementChild?.checkVisibility({ contentVisibilityAuto: true })).length"""
 
 

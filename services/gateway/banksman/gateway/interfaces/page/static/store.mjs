@@ -97,7 +97,7 @@ export class Store {
   #shown() {
     if (document.hidden) return;
     this.session.shown();
-    this.list.refresh();
+    this.list.read();
   }
 
   #welcomed(/** @type {Welcome} */ frame) {

@@ -6,6 +6,9 @@ import { explain } from '../strings.mjs';
 
 const REFRESH_DELAY_MS = 400;
 const MAX_PINNED = 50;
+/** How many entries a refresh reads, more than most screens show: the gateway reads the log of each. */
+const NEWEST = 15;
+const MAX_PAGE = 200;
 
 export class ConversationList {
   constructor(/** @type {{api: import('../client/api.mjs').Api}} */ { api }) {
@@ -17,10 +20,13 @@ export class ConversationList {
     this.labels = signal(/** @type {string[]} */ ([]));
   }
 
-  /** Read the first page after a short delay; several calls within the delay cause one read. */
+  /** Read the newest entries, and as far as one works, after a short delay; several calls within it cause one read. */
   refresh() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.#read(null), REFRESH_DELAY_MS);
+    this.timer = setTimeout(() => {
+      const working = this.state.value.items.findLastIndex(({ status }) => status !== 'idle') + 1;
+      this.#read(null, Math.min(MAX_PAGE, Math.max(NEWEST, working)));
+    }, REFRESH_DELAY_MS);
   }
 
   /** Read the first page and the pinned conversations. @returns {Promise<unknown>} */
@@ -67,14 +73,20 @@ export class ConversationList {
     this.pinned.value = others(this.pinned.value);
   }
 
-  async #read(/** @type {string | null} */ cursor) {
+  /** Read a page and what follows it; without a `limit` nothing that was read before follows the first one. */
+  async #read(/** @type {string | null} */ cursor, /** @type {number | undefined} */ limit = undefined) {
     const { archived, label } = this.state.value;
     try {
-      const page = await this.api.conversations({ cursor, archived, label });
-      if (archived !== this.state.value.archived || label !== this.state.value.label) return;
+      const page = await this.api.conversations({ cursor, archived, label, limit });
+      const { value: before } = this.state;
+      if (archived !== before.archived || label !== before.label) return;
       this.#seen(page.items);
-      const items = cursor ? [...this.state.value.items, ...page.items] : page.items;
-      this.state.value = { ...this.state.value, items, next: page.next, loading: false, error: null };
+      const { items, next } = cursor
+        ? { ...page, items: [...before.items, ...page.items] }
+        : limit && page.next
+          ? { ...before, items: followed(page.items, before.items) }
+          : page;
+      this.state.value = { ...before, items, next, loading: false, error: null };
     } catch (error) {
       this.state.value = { ...this.state.value, loading: false, error: explain(error) };
     }
@@ -102,4 +114,11 @@ export class ConversationList {
     this.#seen(found);
     this.pinned.value = found;
   }
+}
+
+/** The newest entries, and those that followed the last of them. @param {Listing[]} newest @param {Listing[]} before */
+function followed(newest, before) {
+  const ids = newest.map((item) => item.conversation_id);
+  const at = before.findLastIndex((item) => item.conversation_id === ids.at(-1));
+  return [...newest, ...before.slice(at + 1).filter((item) => !ids.includes(item.conversation_id))];
 }
