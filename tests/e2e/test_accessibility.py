@@ -193,7 +193,7 @@ async def operations(page: Page, stage: Stage) -> None:
 
 
 async def cancellation(page: Page, stage: Stage) -> None:
-    await page.get_by_role("button", name="Cancel run c2-r1").click()
+    await page.get_by_role("button", name="Stop run c2-r1").click()
     await page.get_by_role("dialog").get_by_label("Reason").fill("It blocks the release.")
 
 

@@ -130,3 +130,63 @@ async def test_edit_stays_where_it_is_when_its_key_appears(stage: Stage, width: 
         before = await edit.bounding_box()
         await page.locator(".approval.pending").focus()
         assert await edit.bounding_box() == before
+
+
+async def test_a_low_window_shows_what_will_run(stage: Stage) -> None:
+    """R38: at 200 % of zoom, buttons that stay in view would cover it."""
+    scenes.start(stage)
+    scenes.request_approval(stage, scenes.command(1))
+    async with opened(stage.url) as page:
+        await page.set_viewport_size({"width": 640, "height": 400})
+        await open_conversation(page, stage)
+        await page.locator(".approval .preview").scroll_into_view_if_needed()
+        assert await page.evaluate(LINES_IN_VIEW) >= 5
+        approve = page.get_by_role("button", name="Approve", exact=True)
+        await approve.scroll_into_view_if_needed()
+        await approve.click(trial=True)
+
+
+LINES_IN_VIEW = """() => {
+  const shown = document.querySelector('.approval .preview');
+  const { left, top, height } = shown.getBoundingClientRect();
+  const lines = [...Array(8).keys()].map((line) => top + ((line + 0.5) * height) / 8);
+  return lines.filter((y) => shown.contains(document.elementFromPoint(left + 24, y))).length;
+}"""
+
+
+async def test_paper_has_the_whole_conversation_and_no_controls(stage: Stage) -> None:
+    """R38: not the part that is in view, in either theme."""
+    scenes.start(stage)
+    scenes.reply(stage, "\n\n".join(f"Paragraph {number}." for number in range(80)))
+    scenes.finish(stage)
+    async with opened(stage.url) as page:
+        await open_conversation(page, stage)
+        await page.emulate_media(media="print")
+        height = await page.evaluate("document.documentElement.scrollHeight")
+        assert height > 2_000
+        for control in (".sidebar", ".composer", ".header button", ".reply-tools"):
+            await expect(page.locator(control).first).to_be_hidden()
+
+
+async def test_colours_of_the_system_show_what_is_chosen(stage: Stage) -> None:
+    """R38: a background shows nothing there."""
+    stage.resources["context/conversations"] = {"items": [{"conversation_id": "c1", "title": "Crane"}]}
+    scenes.start(stage)
+    async with opened(stage.url) as page:
+        await page.emulate_media(forced_colors="active")
+        await open_conversation(page, stage)
+        for chosen in (page.locator(".conversation.current"), page.get_by_role("button", name="Queue")):
+            await expect(chosen).to_have_css("outline-style", "solid")
+
+
+async def test_copied_text_is_what_was_written(stage: Stage) -> None:
+    """R38: without the names of buttons."""
+    scenes.start(stage)
+    scenes.reply(stage, "It is **40 t**.\n\n```\nload()\n```")
+    scenes.finish(stage)
+    async with opened(stage.url) as page:
+        await open_conversation(page, stage)
+        await expect(page.locator(".reply-tools")).to_be_visible()
+        await page.evaluate("getSelection().selectAllChildren(document.querySelector('.run-body'))")
+        copied = await page.evaluate("getSelection().toString()")
+    assert copied.split() == ["It", "is", "40", "t.", "load()"]

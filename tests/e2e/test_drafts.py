@@ -48,6 +48,7 @@ async def test_a_draft_stays_in_its_conversation_through_a_reload_and_a_sign_in(
         await expect(page.get_by_text("load.csv")).to_be_visible()
         await message.press("Enter")
         await expect(message).to_have_value("")
+        await expect(page.locator(".bubble.sending")).to_have_count(0)
         await page.reload()
         await expect(message).to_be_visible()
         await expect(message).to_have_value("")

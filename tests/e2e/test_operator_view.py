@@ -30,14 +30,14 @@ async def test_an_operator_cancels_an_open_run_of_any_tenant_with_a_reason(stage
             ]
         )
         await expect(rows.get_by_role("link")).to_have_attribute("href", "#/runs/c3-r1")
-        await page.get_by_role("button", name="Cancel run c2-r1").press("Enter")
-        dialog = page.get_by_role("dialog", name="Cancel the run")
+        await page.get_by_role("button", name="Stop run c2-r1").press("Enter")
+        dialog = page.get_by_role("dialog", name="Stop the run")
         await expect(dialog.get_by_label("Reason")).to_be_focused()
-        await expect(dialog.get_by_role("button", name="Cancel the run")).to_be_disabled()
+        await expect(dialog.get_by_role("button", name="Stop the run")).to_be_disabled()
         await page.keyboard.type("It blocks the release.")
-        await dialog.get_by_role("button", name="Cancel the run").press("Enter")
+        await dialog.get_by_role("button", name="Stop the run").press("Enter")
         await expect(dialog).to_have_count(0)
-        await expect(rows.nth(1)).to_contain_text("Being cancelled")
+        await expect(rows.nth(1)).to_contain_text("Stopping…")
     body = json.loads(stage.uploads["operator/runs/acme/c2-r1/cancel"])
     assert body == {"reason": "It blocks the release."}
 
@@ -91,7 +91,7 @@ async def test_messages_that_could_not_be_handled_are_shown_page_by_page(stage: 
         rows = page.get_by_role("region", name="Messages that could not be handled").locator("tbody tr")
         await page.get_by_role("button", name="Show more messages").click()
         await expect(rows).to_have_count(4)
-        await page.get_by_role("button", name="Replay message 10").click()
+        await page.get_by_role("button", name="Send again: message 10").click()
         await expect(rows.last).to_contain_text("Done")
         await page.clock.run_for("00:05")
         await expect(rows).to_have_count(4)
@@ -111,7 +111,7 @@ async def test_an_operator_reads_a_message_that_could_not_be_handled_and_discard
         await expect(content).to_have_text('{\n  "run_id": "c8-r1",\n  "text": "<b>bold</b>"\n}')
         await expect(dialog.get_by_text("Only the beginning is shown.")).to_be_visible()
         await expect(dialog.get_by_text("banksman dead replay 8")).to_be_visible()
-        await expect(dialog.get_by_role("button", name="Replay")).to_have_count(0)
+        await expect(dialog.get_by_role("button", name="Send again")).to_have_count(0)
         await dialog.get_by_role("button", name="Discard").click()
         assert "operator/dead-letters/8" not in stage.uploads
         stage.resources["operator/dead-letters"] = {"items": [], "next": None}

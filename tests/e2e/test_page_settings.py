@@ -70,7 +70,7 @@ async def test_an_operator_replays_a_message_that_could_not_be_handled(stage: St
         await expect(page.get_by_text("the settings cannot be read").first).to_be_visible()
         await expect(page.get_by_text("no sandbox")).to_be_visible()
         stage.resources["operator/dead-letters"] = {"items": [], "next": None}
-        await page.get_by_role("button", name="Replay message 7").click()
+        await page.get_by_role("button", name="Send again: message 7").click()
         await expect(page.get_by_text("None. Every message was handled.")).to_be_visible()
         stage.rights = ("chat",)
         await page.reload()

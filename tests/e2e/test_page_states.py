@@ -230,7 +230,7 @@ async def test_the_menu_of_a_conversation_compacts_it_and_shows_the_result(stage
     async with opened(stage.url) as page:
         await open_conversation(page, stage)
         await page.get_by_role("button", name="Conversation actions").first.click()
-        await page.get_by_role("menuitem", name="Compact now").click()
+        await page.get_by_role("menuitem", name="Summarise now").click()
         await eventually(lambda: "context/conversations/c1/compact" in stage.uploads, WAIT_TIMEOUT_S)
         started = {"message_id": "m2", "message": "Compact the conversation.", "compact": True}
         text = "A summary replaces the older messages: 9,000 → 800 tokens."
@@ -239,7 +239,7 @@ async def test_the_menu_of_a_conversation_compacts_it_and_shows_the_result(stage
             stage.event("run.finished", {"status": "completed", "content": text}, run_id="c1-r2"),
         )
         await expect(page.get_by_text(text)).to_be_visible()
-        await expect(page.get_by_text("Compact now")).to_be_visible()
+        await expect(page.get_by_text("Summarise now")).to_be_visible()
         await expect(page.get_by_text("Compact the conversation.")).to_have_count(0)
 
 

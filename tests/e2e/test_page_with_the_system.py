@@ -101,13 +101,13 @@ async def test_an_operator_cancels_a_parked_run_and_the_trail_and_its_users_see_
     async with opened(demo.url) as operator:
         await open_view(operator, "Operations")
         rows = operator.get_by_role("region", name="Open runs").get_by_role("row", name=conversation)
-        await rows.filter(has_text="Waits for approval").get_by_role("button", name="Cancel").click()
+        await rows.filter(has_text="Waits for approval").get_by_role("button", name="Stop run").click()
         await operator.get_by_label("Reason").fill("It blocks the release.")
-        await operator.get_by_role("button", name="Cancel the run").click()
+        await operator.get_by_role("button", name="Stop the run").click()
         await expect(rows).to_have_count(0)
 
         await open_view(operator, "Audit trail")
-        entry = operator.get_by_role("row", name=conversation).filter(has_text="cancelled a run")
+        entry = operator.get_by_role("row", name=conversation).filter(has_text="stopped a run")
         await expect(entry).to_contain_text("reason: It blocks the release.")
     await expect(page.get_by_role("heading", name="Approve bash?")).to_have_count(0)
     await expect(page.get_by_text("It blocks the release.").first).to_be_visible()

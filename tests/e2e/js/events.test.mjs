@@ -249,7 +249,7 @@ test('a run that compacts shows the name of the command in place of the message,
     compact: true,
   });
   const conversation = foldAll([asked, finished(log, { content: 'There is nothing to compact: …' })]);
-  assert.equal(conversation.runs[0].prompt.text, 'Compact now');
+  assert.equal(conversation.runs[0].prompt.text, 'Summarise now');
   assert.equal(conversation.runs[0].compact, true);
   assert.deepEqual(texts(conversation), ['There is nothing to compact: …']);
 });

@@ -105,12 +105,9 @@ test('edited arguments are checked against the schema, nested fields by path', (
   };
   assert.equal(firstViolation({ command: 'ls' }, schema), null);
   assert.equal(firstViolation({}, schema), 'Command is missing.');
-  assert.equal(firstViolation({ command: 5 }, schema), 'Command must be a string.');
+  assert.equal(firstViolation({ command: 5 }, schema), 'Command must be text.');
   assert.equal(firstViolation({ command: 'ls', cwd: '/' }, schema), 'Cwd is not a known field.');
-  assert.equal(
-    firstViolation({ command: 'ls', env: [{ name: 1 }] }, schema),
-    'Env[0].name must be a string.',
-  );
+  assert.equal(firstViolation({ command: 'ls', env: [{ name: 1 }] }, schema), 'Env[0].name must be text.');
 });
 
 test('the rule of a pattern is stated in words, never as a regular expression', () => {

@@ -81,6 +81,7 @@ export class Store {
   start() {
     document.addEventListener('visibilitychange', () => this.#shown());
     addEventListener('pageshow', () => this.#shown());
+    addEventListener('pagehide', () => this.outbox.keep());
     setInterval(
       () => !document.hidden && this.session.connection.value.phase === 'online' && this.list.refresh(),
       LIST_POLL_MS,

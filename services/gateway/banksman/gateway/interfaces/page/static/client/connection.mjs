@@ -25,6 +25,8 @@ const HEARTBEAT_STEP_S = 0.1;
 /** While a reply is expected, a gateway that sends nothing for so long is probed, and lost without an answer. */
 const SILENT_S = 2;
 const PROBE_S = 2.5;
+/** The size of a frame that a gateway accepts; it closes the connection for a larger one. */
+const MAX_FRAME_BYTES = 256 * 1024;
 const LONE_SURROGATE = /\p{Surrogate}/gu;
 
 /** A request failed: by an `error` frame, a timeout or a lost connection. */
@@ -172,6 +174,7 @@ export class Connection {
    */
   request(frame, { resend = true, id = newId(), timeoutS = REQUEST_TIMEOUT_S } = {}) {
     const full = { ...frame, id };
+    if (isTooLarge(full)) return Promise.reject(new RequestError(TOO_LARGE));
     return new Promise((resolve, reject) => {
       const timer = this.clock.after(timeoutS, () => {
         this.waiting.delete(id);
@@ -296,6 +299,13 @@ export class Connection {
     this.clock.cancel(this.retryTimer);
     this.retryTimer = this.clock.after(seconds, () => this.connect());
   }
+}
+
+const TOO_LARGE = { code: 'frame_too_large', message: 'A frame may have at most 256 KiB.' };
+
+function isTooLarge(/** @type {Frame} */ frame) {
+  const text = JSON.stringify(frame, wellFormed);
+  return text.length * 3 > MAX_FRAME_BYTES && new TextEncoder().encode(text).length > MAX_FRAME_BYTES;
 }
 
 /** Replace half of a character, as a cut text may have at its end: the gateway refuses it. @param {string} _key @param {unknown} value */

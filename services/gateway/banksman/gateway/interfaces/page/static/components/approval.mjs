@@ -9,6 +9,7 @@ import { formatDuration } from '../text.mjs';
 import { Call } from './approval/call.mjs';
 import { leaveOnEscape, useCardKeys } from './approval/keys.mjs';
 import { EVERYONE, First, Scope } from './approval/scope.mjs';
+import { useKept } from './requests.mjs';
 import { Exact, Icon, LinkButton, html, memo, useStore } from './ui.mjs';
 
 /** @typedef {import('../decisions.mjs').Draft} Draft */
@@ -60,9 +61,12 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
   const { inbox, session } = useStore();
   const card = useRef(/** @type {HTMLElement | null} */ (null));
   const [choices, setChoices] = useState(/** @type {Record<string, Decision>} */ ({}));
-  const [edits, setEdits] = useState(/** @type {Record<string, Edit>} */ ({}));
+  /** @type {ReturnType<typeof useKept<Record<string, Edit>>>} */
+  const [written, setEdits] = useKept(`edits ${approval.id}`);
+  const edits = written ?? {};
   const [remember, setRemember] = useState('');
-  const [reason, setReason] = useState(/** @type {string | null} */ (null));
+  /** @type {ReturnType<typeof useKept<string>>} */
+  const [reason, setReason] = useKept(`reason ${approval.id}`);
   const [sending, setSending] = useState(false);
   const [error, setError] = useState(/** @type {string | null} */ (null));
   const [refused, setRefused] = useState(/** @type {Asked | null} */ (null));
@@ -171,7 +175,7 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
       </div>
     </div>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    <footer class="approval-actions wrap">
+    <footer class="approval-actions wrap" onClickCapture=${onlyFirstClick}>
       ${
         !several &&
         html`<button
@@ -219,6 +223,9 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
     </footer>
   </section>`;
 }
+
+/** The second click of a double click meets the request that has moved to this place. @param {MouseEvent} event */
+const onlyFirstClick = (event) => event.detail > 1 && event.stopPropagation();
 
 /**
  * What a rejection means for the run and for the calls of the request.

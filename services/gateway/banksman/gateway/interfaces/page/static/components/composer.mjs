@@ -13,6 +13,8 @@ const PromptDialog = lazy(() => withTexts(import('./prompt.mjs'), 'forms', 'work
 const ModelButton = lazy(() => import('./models.mjs'), 'ModelButton');
 
 const MAX_FILES = 10;
+/** A longer text becomes a file: a message has at most 256 KiB, and a box with more text is slow. */
+const MAX_PASTED_CHARACTERS = 50_000;
 /** Matches a word before the caret that may be completed; `completion.mjs` decides. */
 const COMPLETABLE = /(?:^\/[\w-]*|(?:^|\s)@[^\s@]*)$/;
 /** A message that may start a workflow. */
@@ -70,6 +72,9 @@ export function Composer() {
   };
   const onPaste = (/** @type {PageEvent} */ event) => {
     const pasted = [...(event.clipboardData?.files ?? [])];
+    const long = event.clipboardData?.getData('text/plain') ?? '';
+    if (!pasted.length && long.length > MAX_PASTED_CHARACTERS)
+      pasted.push(new File([long], `${t('attach.pasted')}.txt`, { type: 'text/plain' }));
     if (!pasted.length) return;
     event.preventDefault();
     add(pasted);

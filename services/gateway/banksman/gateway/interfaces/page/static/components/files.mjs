@@ -23,7 +23,12 @@ export function FilePanel() {
   const [opened, setOpened] = useState(/** @type {WorkspaceFile | null} */ (null));
   const panel = useRef(/** @type {HTMLElement | null} */ (null));
   const files = useFiles(id);
-  useLayoutEffect(() => panel.current?.focus(), []);
+  useLayoutEffect(() => {
+    const opener = /** @type {HTMLElement | null} */ (document.activeElement);
+    const { current } = panel;
+    current?.focus();
+    return () => current?.contains(document.activeElement) && opener?.focus();
+  }, []);
   const close = () => (navigation.panel.value = null);
   const drop = (/** @type {PageEvent} */ event) => {
     event.preventDefault();

@@ -7,6 +7,9 @@ import { formatWhen } from '../text.mjs';
 import { ApprovalCard } from './approval.mjs';
 import { LinkButton, html, isTyping, useStore } from './ui.mjs';
 
+/** Time for a person to see that the requests have moved. */
+const SETTLED_MS = 400;
+
 /** @param {{requests: Waiting[], keys?: boolean}} properties */
 export function ApprovalList({ requests, keys = false }) {
   const { inbox } = useStore();
@@ -17,6 +20,9 @@ export function ApprovalList({ requests, keys = false }) {
   const toggle = (/** @type {string} */ id) =>
     setChosen(chosen.has(id) ? without(chosen, id) : new Set(chosen).add(id));
   useListKeys(list, keys, toggle);
+  /** A click that was meant for a request which another person has just decided. @param {MouseEvent} event */
+  const onlySettled = (event) =>
+    event.detail > 0 && performance.now() - inbox.movedAt < SETTLED_MS && event.stopPropagation();
 
   const decideAll = async (/** @type {Decision} */ decision) => {
     /** @type {string[]} */
@@ -31,7 +37,7 @@ export function ApprovalList({ requests, keys = false }) {
     setFailed(problems);
   };
   return html`${failed.map((problem) => html`<p class="form-error" role="alert">${problem}</p>`)}
-    <ul class="inbox" ref=${list}>
+    <ul class="inbox" ref=${list} onClickCapture=${onlySettled}>
       ${requests.map(
         (request) =>
           html`<${Request}

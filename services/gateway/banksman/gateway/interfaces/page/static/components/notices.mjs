@@ -10,6 +10,8 @@ const SHOW_CONNECTING_AFTER_MS = 1500;
 export function ConnectionBanner() {
   const { session } = useStore();
   const { phase, retryInS, reason, code, since } = session.connection.value;
+  // A library wrote the reason of another code than those of a gateway.
+  const written = (code ?? 0) >= 4000 ? reason : null;
   const late = useLate(phase === 'connecting', SHOW_CONNECTING_AFTER_MS);
   const left = useCountdown(phase === 'offline' ? (since ?? 0) + (retryInS ?? 0) * 1000 : null);
   const again = (/** @type {string} */ label) =>
@@ -34,7 +36,7 @@ export function ConnectionBanner() {
       </div>`;
     case 'stopped':
       return html`<div class="banner warning bar text-s" role="alert">
-        <span>${t('connection.stopped', { reason: reasonOf(`connection.closed.${code}`, reason) })}</span>
+        <span>${t('connection.stopped', { reason: reasonOf(`connection.closed.${code}`, written) })}</span>
         ${again(t('connection.again'))}
         ${
           session.token && html`<${LinkButton} onClick=${() => session.logout()}>${t('connection.other')}<//>`

@@ -33,13 +33,14 @@ export function Palette({ onClose }) {
   const [dialog, setDialog] = useState(/** @type {string | null} */ (null));
   const [at, setAt] = useState(0);
   const list = useRef(/** @type {HTMLElement | null} */ (null));
-  const { conversations, hits, error } = useSearch(store, query);
+  const { of, conversations, hits, error } = useSearch(store, query);
   const commands = useMemo(() => commandsOf(store, setDialog), [store.opened.current.value]);
   /** @type {[Key, Command[]][]} */
   const all = [
     ['palette.commands', matching(commands, query)],
-    ['sidebar.label', conversations],
-    ['sidebar.hits', hits],
+    // Until the results of another text arrive, Enter must not open what does not contain this one.
+    ['sidebar.label', of === query ? conversations : matching(conversations, query)],
+    ['sidebar.hits', of === query ? hits : []],
   ];
   const groups = all.filter(([, members]) => members.length);
   const found = groups.flatMap(([, members]) => members);
@@ -50,16 +51,16 @@ export function Palette({ onClose }) {
     return html`<${ConversationDialog} dialog=${dialog} item=${item} onClose=${onClose} />`;
   }
 
-  const run = (/** @type {Command | undefined} */ command) => {
-    if (!command?.opensDialog) onClose();
-    command?.action();
+  const run = (/** @type {Command} */ command) => {
+    if (!command.opensDialog) onClose();
+    command.action();
   };
   const onKeyDown = (/** @type {PageEvent} */ event) => {
     const step = STEPS[event.key];
     if (step === undefined && event.key !== 'Enter') return;
     event.preventDefault();
     if (step) setAt((at + step + found.length) % (found.length || 1));
-    else run(found[at]);
+    else if (found[at]) run(found[at]);
   };
   return html`<${Dialog} title=${t('palette.title')} onClose=${onClose} kind="fixed">
     <div class="palette stack">
@@ -112,7 +113,7 @@ function Option({ command, at, selected, onRun, onSelect }) {
   </div>`;
 }
 
-/** @typedef {{conversations: Command[], hits: Command[], error: string | null}} Found */
+/** @typedef {{of: string, conversations: Command[], hits: Command[], error: string | null}} Found `of`: the text */
 
 /**
  * The conversations and messages that contain a text; the newest conversations for a short text.
@@ -121,24 +122,23 @@ function Option({ command, at, selected, onRun, onSelect }) {
  * @param {string} query
  */
 function useSearch(store, query) {
-  const [found, setFound] = useState(/** @type {Found} */ ({ conversations: [], hits: [], error: null }));
+  const [found, setFound] = useState(
+    /** @type {Found} */ ({ of: '', conversations: [], hits: [], error: null }),
+  );
   useEffect(() => {
     let current = true;
     const show = (/** @type {Partial<Found>} */ more) =>
       current && setFound((before) => ({ ...before, error: null, ...more }));
-    const failed = (/** @type {unknown} */ error) => show({ error: explain(error) });
-    const search = () => {
-      const limit = MAX_CONVERSATIONS;
+    const showHits = (/** @type {Hit[]} */ hits) => show({ hits: hits.map(hitCommand) });
+    // One after the other: a conversation above the hits would move what Enter opens.
+    const search = () =>
       store.api
-        .conversations({ query, limit })
-        .then(({ items }) => show({ conversations: items.map(conversationCommand) }), failed);
-      readHits(
-        store.api,
-        query,
-        (hits) => show({ hits: hits.map(hitCommand) }),
-        () => current,
-      ).catch(failed);
-    };
+        .conversations({ query, limit: MAX_CONVERSATIONS })
+        .then(({ items }) => {
+          show({ of: query, conversations: items.map(conversationCommand), hits: [] });
+          return readHits(store.api, query, showHits, () => current);
+        })
+        .catch((error) => show({ error: explain(error) }));
     const timer = setTimeout(search, query ? SEARCH_DELAY_MS : 0);
     return () => {
       current = false;
@@ -163,7 +163,6 @@ async function readHits(api, query, show, isCurrent) {
   const hits = [];
   /** @type {string | null} */
   let cursor = query.length < MIN_SEARCH_CHARACTERS ? null : '';
-  show(hits);
   for (let pages = 0; cursor !== null && hits.length < MAX_HITS && pages < MAX_SEARCH_PAGES; pages += 1) {
     const page = await api.search(query, { cursor: cursor || null });
     if (!isCurrent()) return;

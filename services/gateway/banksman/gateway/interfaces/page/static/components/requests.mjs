@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { explain, t } from '../strings.mjs';
-import { LinkButton, Loading, html } from './ui.mjs';
+import { LinkButton, Loading, html, useStore } from './ui.mjs';
 
 /** Why something failed, with what may help; nothing without an error. @param {{error?: string | null, children?: Shown}} properties */
 export function FormError({ error, children }) {
@@ -54,6 +54,20 @@ export function useRead(load, keys = [], initial = null) {
     return () => void (last.current += 1);
   }, keys);
   return { ...state, read, show, fail };
+}
+
+/**
+ * What the user writes in a form: it stays when the form is left, for this visit, until it is set to null.
+ *
+ * @template T
+ * @param {string} name of the form
+ * @returns {[T | null, (value: T | null | ((before: T | null) => T | null)) => void]}
+ */
+export function useKept(name) {
+  const written = useStore().drafts.form(name);
+  const set = (/** @type {any} */ value) =>
+    (written.value = typeof value === 'function' ? value(written.peek()) : value);
+  return [written.value, set];
 }
 
 /**

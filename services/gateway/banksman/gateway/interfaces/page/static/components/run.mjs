@@ -2,10 +2,12 @@
 
 import { useEffect, useState } from 'preact/hooks';
 
+import { writtenText } from '../attachments.mjs';
 import { known, t, withTexts } from '../strings.mjs';
 import { formatDuration, formatWhen } from '../text.mjs';
 import { FileChip, MessageContent } from './attachments.mjs';
 import { Activity, Outcome } from './outcome.mjs';
+import { useKept } from './requests.mjs';
 import { UNTIL_FOUND, useNearby } from './scrolling.mjs';
 import { CommandOutput, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
 import { Icon, LinkButton, html, lazy, memo, useStore } from './ui.mjs';
@@ -90,7 +92,9 @@ function textOf({ prompt, entries }) {
 /** @param {{run: Run, place: Place | null, details: boolean, isLast: boolean}} properties */
 function RunContent({ run, place, details, isLast }) {
   const [expanded, setExpanded] = useState(false);
-  const [editing, setEditing] = useState(false);
+  /** @type {ReturnType<typeof useKept<string>>} */
+  const [version, setVersion] = useKept(`version ${run.id}`);
+  const edit = () => setVersion(writtenText(run.prompt?.content ?? ''));
   const shown = details || expanded;
   const { opened } = useStore();
   const hasCommand =
@@ -98,17 +102,19 @@ function RunContent({ run, place, details, isLast }) {
   // The gateway sends live output only to clients that request it.
   useEffect(() => (hasCommand ? opened.followOutput() : undefined), [hasCommand]);
   return html`${
-      run.prompt && editing && html`<${MessageEditor} run=${run} onClose=${() => setEditing(false)} />`
+      run.prompt &&
+      version !== null &&
+      html`<${MessageEditor} run=${run} text=${version} onText=${setVersion} />`
     }
     ${
       run.prompt &&
-      !editing &&
+      version === null &&
       html`<${UserMessage}
         id=${run.prompt.id}
         content=${run.prompt.content}
         at=${run.requestedAt}
         queued=${run.status === 'queued'}
-        >${place && html`<${MessageTools} run=${run} place=${place} onEdit=${() => setEditing(true)} />`}<//
+        >${place && html`<${MessageTools} run=${run} place=${place} onEdit=${edit} />`}<//
       >`
     }
     <div class="run-body">

@@ -192,3 +192,8 @@ function endOf(/** @type {Element} */ scroller) {
   const top = card.getBoundingClientRect().top - scroller.getBoundingClientRect().top + scroller.scrollTop;
   return Math.min(end, Math.max(0, top - CARD_MARGIN_PX));
 }
+
+// Paper has no view to come near to.
+addEventListener('beforeprint', () => {
+  for (const box of document.querySelectorAll('.run.far')) waiting.get(box)?.();
+});

@@ -159,16 +159,30 @@ export async function copyText(text) {
   area.remove();
 }
 
-/** Show text from left to right, with its hidden characters as marks. @param {{text: string}} properties */
+/** Words of a script that is written from right to left, with the spaces between them. */
+const RIGHT_TO_LEFT =
+  /([\p{sc=Arab}\p{sc=Hebr}](?:[\p{sc=Arab}\p{sc=Hebr}\p{M} ]*[\p{sc=Arab}\p{sc=Hebr}\p{M}])?)/u;
+
+/**
+ * Show text from left to right, with its hidden characters as marks. Words of other directions are legible, each
+ * group at its place in the text.
+ *
+ * @param {{text: string}} properties
+ */
 export function Exact({ text }) {
   return html`<bdo dir="ltr"
     >${reveal(text).map((piece) =>
       piece.hidden
         ? html`<span class="hidden-character" title=${t('app.hidden')}>${piece.text}</span>`
-        : piece.text,
+        : piece.text
+            .split(RIGHT_TO_LEFT)
+            .map((part, at) => (at % 2 ? html`<bdi dir="rtl">${part}</bdi>` : part)),
     )}</bdo
   >`;
 }
+
+/** Where a dialog begins: not at the button that closes it. */
+const FIRST_CONTROL = '.dialog-head ~ * :is(input, select, textarea, button):not([hidden], [disabled])';
 
 /**
  * A modal dialog. The `dialog` element traps the focus and returns it. It opens before the next key press.
@@ -180,10 +194,23 @@ export function Dialog({ title, onClose, children, wide, kind = wide ? 'wide' : 
   useLayoutEffect(() => {
     const dialog = /** @type {HTMLDialogElement} */ (ref.current);
     dialog.showModal();
+    if (!dialog.querySelector('[autofocus]') && matchMedia('(pointer: fine)').matches)
+      /** @type {HTMLElement | null} */ (dialog.querySelector(FIRST_CONTROL))?.focus();
     return () => dialog.close();
   }, []);
-  const closeOnBackdrop = (/** @type {{target: unknown}} */ event) =>
-    event.target === ref.current && onClose();
+  useLayoutEffect(() => {
+    const { navigation } = /** @type {any} */ (globalThis);
+    // Back leads away from what is open over a view; the page itself may name a conversation that a form created.
+    const left = (/** @type {any} */ event) => event.navigationType === 'traverse' && onClose();
+    navigation?.addEventListener('navigate', left);
+    return () => navigation?.removeEventListener('navigate', left);
+  }, [onClose]);
+  const isBackdrop = useRef(false);
+  // A selection that begins in a field and ends outside of the dialog is no click outside.
+  const onPointerDown = (/** @type {{target: unknown}} */ { target }) =>
+    (isBackdrop.current = target === ref.current);
+  const closeOnBackdrop = (/** @type {{target: unknown}} */ { target }) =>
+    isBackdrop.current && target === ref.current && onClose();
   return html`<dialog
     ref=${ref}
     class=${`dialog ${kind}`}
@@ -192,6 +219,7 @@ export function Dialog({ title, onClose, children, wide, kind = wide ? 'wide' : 
       event.preventDefault();
       onClose();
     }}
+    onPointerDown=${onPointerDown}
     onClick=${closeOnBackdrop}>
     <div class="dialog-frame">
       <header class="dialog-head">
@@ -257,10 +285,7 @@ export function Menu({ label, items, up, children }) {
               type="button"
               role="menuitem"
               class=${item.danger ? 'danger' : ''}
-              onClick=${() => {
-                setOpen(false);
-                item.action();
-              }}>
+              onClick=${() => (close(), item.action())}>
               <${Icon} name=${item.icon} size=${16} />${item.label}
             </button>`,
         )}

@@ -1,8 +1,8 @@
 /** Versions of a message: edit and resend it, request another reply, and switch between versions. */
 
-import { useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 
-import { withText, writtenText } from '../attachments.mjs';
+import { withText } from '../attachments.mjs';
 import { t } from '../strings.mjs';
 import { IconButton, SmallButton, html, useStore } from './ui.mjs';
 
@@ -29,11 +29,14 @@ export function VersionChoice({ place }) {
   </span>`;
 }
 
-/** The form that replaces a message while the user edits it. */
-export function MessageEditor(/** @type {{run: Run, onClose: () => void}} */ { run, onClose }) {
-  const content = run.prompt?.content ?? '';
+/**
+ * The form that replaces a message while the user edits it.
+ *
+ * @param {{run: Run, text: string, onText: (text: string | null) => void}} properties `onText` gets null at the end
+ */
+export function MessageEditor({ run, text, onText }) {
   const { outbox } = useStore();
-  const [text, setText] = useState(writtenText(content));
+  const onClose = () => onText(null);
   const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   // In the layout effect: another effect runs after the first paint, and would move the caret while the user types.
   useLayoutEffect(() => {
@@ -43,7 +46,7 @@ export function MessageEditor(/** @type {{run: Run, onClose: () => void}} */ { r
   const send = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     if (!text.trim()) return;
-    outbox.sendVersion(run.id, withText(content, text.trim()));
+    outbox.sendVersion(run.id, withText(run.prompt?.content ?? '', text.trim()));
     onClose();
   };
   const onKeyDown = (/** @type {PageEvent} */ event) => {
@@ -56,7 +59,7 @@ export function MessageEditor(/** @type {{run: Run, onClose: () => void}} */ { r
       rows="3"
       aria-label=${t('versions.edit')}
       value=${text}
-      onInput=${(event) => setText(event.target.value)} />
+      onInput=${(event) => onText(event.target.value)} />
     <p class="muted text-xs">${t('versions.editNote')}</p>
     <div class="dialog-actions">
       <${SmallButton} onClick=${onClose}>${t('app.cancel')}<//>

@@ -13,6 +13,9 @@ const MOST = 50;
 const EMPTY = { text: '', files: [], model: null };
 
 export class Drafts {
+  /** What the user wrote in forms and has not saved, for this visit. @type {Map<string, import('@preact/signals').Signal<any>>} */
+  #forms = new Map();
+
   /**
    * @param {object} options
    * @param {Storage} options.preferences
@@ -44,9 +47,24 @@ export class Drafts {
     this.#change('', EMPTY);
   }
 
+  /** What the user has written in a form; null if nothing. @param {string} name */
+  form(name) {
+    const written = this.#forms.get(name) ?? signal(null);
+    this.#forms.set(name, written);
+    return written;
+  }
+
+  /** Put a message that was not sent before what the user has written since. @param {string} id @param {string} text @param {File[]} [files] */
+  returned(id, text, files = []) {
+    const draft = this.#of(id);
+    const both = [text, draft.text].filter(Boolean).join('\n\n');
+    this.#change(id, { text: both, ...(files.length && { files: [...files, ...draft.files] }) });
+  }
+
   /** Forget all drafts of this browser, at a sign-out. */
   async clear() {
     this.changed.value = {};
+    for (const written of this.#forms.values()) written.value = null;
     for (const key of this.#keys()) this.preferences.removeItem(key);
     await import('../draft_files.mjs').then(({ clear }) => clear()).catch(() => {});
   }

@@ -56,6 +56,8 @@ export class Inbox {
     );
     /** Whether notifications arrive while the page is closed, too; null while this is unknown. */
     this.pushes = signal(/** @type {boolean | null} */ (null));
+    /** When requests last moved because another person decided one. */
+    this.movedAt = -Infinity;
     /** Requests that wait for the user now, oldest first. */
     this.waiting = computed(() => this.state.value.items.filter((item) => item.forYou));
     /** @type {Set<string> | null} */
@@ -139,8 +141,10 @@ export class Inbox {
 
   async #read() {
     try {
-      const items = await this.api.approvals();
-      this.state.value = { items: items.map(entryOf), loading: false, error: null };
+      const items = (await this.api.approvals()).map(entryOf);
+      const open = new Set(items.map(({ id }) => id));
+      if (this.state.value.items.some(({ id }) => !open.has(id))) this.movedAt = performance.now();
+      this.state.value = { items, loading: false, error: null };
       this.#notify();
       this.#readWhenEscalated();
     } catch (error) {

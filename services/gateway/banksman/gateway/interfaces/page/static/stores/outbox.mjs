@@ -114,10 +114,15 @@ export class Outbox {
   /** Move a waiting message back into the message box. @param {Run} run */
   async editQueued(run) {
     await this.cancel(run.id);
-    this.draft.value = [writtenText(run.prompt?.content ?? ''), this.draft.value]
-      .filter(Boolean)
-      .join('\n\n');
+    this.drafts.returned(this.opened.currentId.value ?? '', writtenText(run.prompt?.content ?? ''));
     document.getElementById('composer')?.focus();
+  }
+
+  /** Make drafts of what was not sent, before the page is closed. */
+  keep() {
+    for (const { conversationId, content, files } of this.entries.value)
+      this.drafts.returned(conversationId ?? '', writtenText(content), files);
+    this.entries.value = [];
   }
 
   /** Send again, on a new connection, what got no reply on the earlier ones. */

@@ -1,13 +1,11 @@
 /** Rules: which calls of all assistants wait for approval, and the decisions that are remembered. */
 
-import { useState } from 'preact/hooks';
-
 import { Policy } from '../components/assistants/policy.mjs';
 import { coverageWords } from '../components/approval/scope.mjs';
 import { Registries } from '../components/assistants/registries.mjs';
 import { Terms } from '../components/assistants/terms.mjs';
 import { bound } from '../components/fields.mjs';
-import { FormError, useRead } from '../components/requests.mjs';
+import { FormError, useKept, useRead } from '../components/requests.mjs';
 import { Exact, Icon, LinkButton, Loading, SmallButton, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
@@ -27,9 +25,11 @@ export default function RulesView() {
 function TenantPolicy() {
   const { api, session, toasts } = useStore();
   const { value: stored, error, read, show, fail } = useRead(() => api.call('policy.read'));
-  const [changes, setChanges] = useState(/** @type {Partial<Policy>} */ ({}));
+  /** @type {ReturnType<typeof useKept<Partial<Policy>>>} */
+  const [changes, setChanges] = useKept('rules');
   const draft = stored && { ...stored, ...changes };
-  const change = (/** @type {Partial<Policy>} */ fields) => setChanges({ ...changes, ...fields });
+  const change = (/** @type {Partial<Policy>} */ fields) =>
+    setChanges((before) => ({ revision: stored?.revision, ...before, ...fields }));
   const mayChange = session.welcome.value?.rights?.some((right) => right === 'admin' || right === 'operator');
   const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
@@ -37,11 +37,11 @@ function TenantPolicy() {
     const { rules, approvals, registries, revision } = draft;
     api.call('policy.update', {}, { rules, approvals, registries, revision }).then((policy) => {
       show(policy);
-      setChanges({});
+      setChanges((now) => (now === changes ? null : { ...now, revision: policy.revision }));
       toasts.show(t('rules.saved'), 'info');
     }, fail);
   };
-  const reload = () => (setChanges({}), read());
+  const reload = () => (setChanges(null), read());
   const changed = JSON.stringify(draft) !== JSON.stringify(stored);
   return html`<form class="assistant" aria-label=${t('rules.all')} onSubmit=${save}>
     ${!draft && !error && html`<${Loading} />`}

@@ -1,11 +1,9 @@
 /** Settings of this browser; the user's own instructions, sign-ins and this month's cost; and the keyboard map. */
 
-import { useLayoutEffect, useState } from 'preact/hooks';
-
 import { Accounts } from '../components/accounts.mjs';
 import { Check, Choice, TextField } from '../components/fields.mjs';
 import { KeyboardMap } from '../components/keyboard_map.mjs';
-import { FormError, useRead } from '../components/requests.mjs';
+import { FormError, useKept, useRead } from '../components/requests.mjs';
 import { html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { LANGUAGES, locale, t } from '../strings.mjs';
@@ -59,19 +57,22 @@ function Instructions() {
   const { api, toasts } = useStore();
   const { value, error, show, fail } = useRead(() => api.call('instructions.read'));
   const stored = value?.text ?? '';
-  const [text, setText] = useState('');
-  useLayoutEffect(() => setText(stored), [stored]);
+  /** @type {ReturnType<typeof useKept<string>>} */
+  const [typed, setTyped] = useKept('instructions');
+  const text = typed ?? stored;
   const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
-    api
-      .call('instructions.set', {}, { text })
-      .then((read) => (show(read), toasts.show(t('settings.instructionsSaved'), 'info')), fail);
+    api.call('instructions.set', {}, { text }).then((read) => {
+      show(read);
+      setTyped((now) => (now === text ? null : now));
+      toasts.show(t('settings.instructionsSaved'), 'info');
+    }, fail);
   };
   return html`<form class="settings" onSubmit=${save}>
     <${TextField}
       label=${t('settings.instructions')}
       value=${text}
-      onChange=${setText}
+      onChange=${setTyped}
       rows="4"
       disabled=${!value}
       maxlength="4000">

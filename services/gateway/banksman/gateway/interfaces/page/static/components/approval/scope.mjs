@@ -1,6 +1,6 @@
 /** What a remembered decision covers, and what the first of two users approved. */
 
-import { useEffect } from 'preact/hooks';
+import { useLayoutEffect } from 'preact/hooks';
 
 import { ruleCovers, rulesFor } from '../../decision_rules.mjs';
 import { addressOf } from '../../router.mjs';
@@ -40,7 +40,7 @@ export function Scope({ items, value, onChange, mayRule }) {
     return html`<option value=${name}>${t(/** @type {Key} */ (`approval.for.${place}`), { what })}</option>`;
   };
   const offered = scopesOf(items, mayRule);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (value && !offered.includes(value)) onChange('');
   });
   return html`<label class="approval-remember wrap muted">

@@ -1,12 +1,12 @@
 /** The form of one assistant, with its system prompt and the changes that a save would store. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect } from 'preact/hooks';
 
 import { addressOf } from '../../router.mjs';
 import { t } from '../../strings.mjs';
 import { ModelButton } from '../models.mjs';
 import { TextField, bound } from '../fields.mjs';
-import { FormError, useAction } from '../requests.mjs';
+import { FormError, useAction, useKept } from '../requests.mjs';
 import { LinkButton, html, useStore } from '../ui.mjs';
 import { Changes } from './changes.mjs';
 import { AssistantFiles } from './files.mjs';
@@ -30,11 +30,15 @@ const bodyOf = ({ id, ...draft }) => draft;
 /** @param {{stored: Assistant, onStored: (assistant: Assistant) => void, onReload: () => void}} properties */
 export function AssistantEditor({ stored, onStored, onReload }) {
   const { api, toasts } = useStore();
-  const [draft, setDraft] = useState(stored);
+  /** @type {ReturnType<typeof useKept<Assistant>>} */
+  const [written, setWritten] = useKept(`assistant ${stored.id ?? ''}`);
+  const draft = written ?? stored;
   const { busy, error, failure, run } = useAction();
-  const change = (/** @type {Partial<Assistant>} */ fields) => setDraft((last) => ({ ...last, ...fields }));
+  const change = (/** @type {Partial<Assistant>} */ fields) =>
+    setWritten((last) => ({ ...(last ?? stored), ...fields }));
   const of = bound(draft, change);
   const changed = JSON.stringify(draft) !== JSON.stringify(stored);
+  const reload = () => (setWritten(null), onReload());
   useWarning(changed);
   const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
@@ -43,6 +47,10 @@ export function AssistantEditor({ stored, onStored, onReload }) {
       const saved = stored.id
         ? await api.call('assistant.update', { assistant_id: stored.id }, { ...fresh, revision })
         : await api.call('assistant.create', {}, fresh);
+      // What was written meanwhile is a change of what is stored now.
+      setWritten((now) =>
+        now === written || !stored.id ? null : now && { ...now, revision: saved.revision },
+      );
       toasts.show(t('assistant.saved'), 'info');
       if (stored.id) onStored(saved);
       else location.hash = addressOf('assistants', saved.id);
@@ -61,7 +69,7 @@ export function AssistantEditor({ stored, onStored, onReload }) {
     <${AssistantFiles} ...${of('files')} />
     ${changed && stored.id && html`<${Changes} before=${stored} after=${draft} />`}
     <${FormError} error=${error}>
-      ${failure?.code === 'conflict' && html`<${LinkButton} onClick=${onReload}>${t('assistant.reload')}<//>`}
+      ${failure?.code === 'conflict' && html`<${LinkButton} onClick=${reload}>${t('assistant.reload')}<//>`}
     <//>
     <div class="assistant-actions bar">
       <button class="button primary" disabled=${busy || !changed}>${t('app.save')}</button>

@@ -63,7 +63,7 @@ export function OpenRuns({ pages, tenant, onAll }) {
       : html`<${LinkButton}
           aria-label=${t('operator.cancelOf', { id: run.run_id })}
           onClick=${() => setChosen(run)}>
-          ${t('app.cancel')}
+          ${t('timeline.stop')}
         <//>`,
   ];
   const done = () => {

@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { explain, t } from '../../strings.mjs';
 import { formatBytes } from '../../text.mjs';
 import { Code, useColours } from '../content.mjs';
-import { FormError, useAction } from '../requests.mjs';
+import { FormError, useAction, useKept } from '../requests.mjs';
 import { Loading, SmallButton, html, useStore } from '../ui.mjs';
 
 const MAX_PREVIEW_BYTES = 256 * 1024;
@@ -35,10 +35,11 @@ function languageOf(/** @type {string} */ path) {
 export function OpenedFile(/** @type {{id: string, file: WorkspaceFile}} */ { id, file }) {
   const { api, workspace } = useStore();
   const [shown, setShown] = useState(/** @type {Shown} */ ({ kind: 'loading' }));
-  const [editing, setEditing] = useState(false);
+  const [written] = useKept(`file ${id} ${file.path}`);
+  const [editing, setEditing] = useState(written !== null);
   const version = workspace.version.value;
   useEffect(() => {
-    if (editing) return undefined;
+    if (editing && shown.kind !== 'loading') return undefined;
     let current = true;
     preview(api, id, file).then(
       (result) => current && setShown(result),
@@ -97,9 +98,13 @@ function withLineEndsOf(before, text) {
  *
  * @param {{id: string, file: WorkspaceFile, before: string, onClose: () => void}} properties
  */
-function Editor({ id, file, before, onClose }) {
+function Editor({ id, file, before: opened, onClose }) {
   const { api, toasts, workspace } = useStore();
-  const [text, setText] = useState(before);
+  /** @type {ReturnType<typeof useKept<{before: string, text: string}>>} */
+  const [written, setWritten] = useKept(`file ${id} ${file.path}`);
+  const { before, text } = written ?? { before: opened, text: opened };
+  const setText = (/** @type {string} */ next) => setWritten({ before, text: next });
+  const close = () => (setWritten(null), onClose());
   const [changed, setChanged] = useState(false);
   const { busy, run } = useAction();
   const colours = useRef(/** @type {HTMLElement | null} */ (null));
@@ -111,7 +116,7 @@ function Editor({ id, file, before, onClose }) {
     if (stored !== before && !changed) return setChanged(true);
     await api.upload(id, file.path, new Blob([withLineEndsOf(before, text)]));
     workspace.changed();
-    return onClose();
+    return close();
   };
   const save = () => run(() => toasts.attempt(write));
   const onKeyDown = (/** @type {PageEvent} */ event) => {
@@ -139,7 +144,7 @@ ${
     </div>
     <${FormError} error=${changed && t('files.changedMeanwhile')} />
     <div class="dialog-actions">
-      <${SmallButton} onClick=${onClose}>${t('app.cancel')}<//>
+      <${SmallButton} onClick=${close}>${t('app.cancel')}<//>
       <button type="button" class="button small primary" disabled=${busy || text === before} onClick=${save}>
         ${t(changed ? 'files.saveAnyway' : 'app.save')}
       </button>

@@ -7,7 +7,7 @@ export default {
   'approval.outcome.mixed': 'Teilweise freigegeben',
   'approval.outcome.declined': 'Keine Angabe',
   'approval.outcome.expired': 'Abgelaufen',
-  'approval.outcome.cancelled': 'Mit dem Lauf abgebrochen',
+  'approval.outcome.cancelled': 'Mit dem Lauf angehalten',
   'approval.outcome.superseded': 'Durch eine neuere Nachricht ersetzt',
   'approval.by': 'von {user}',
   'approval.remembered.run': ', gilt für diesen Lauf',

@@ -125,13 +125,13 @@ export default {
   'tool.status.failed': 'Fehlgeschlagen',
   'tool.status.rejected': 'Abgelehnt',
   'tool.status.not_executed': 'Nicht ausgeführt',
-  'tool.status.cancelled': 'Abgebrochen',
+  'tool.status.cancelled': 'Angehalten',
   'tool.status.denied': 'Verweigert',
   'tool.status.timeout': 'Zeit überschritten',
   'tool.status.unknown_outcome': 'Ergebnis unbekannt',
   'tool.count.rejected': '{count} abgelehnt',
   'tool.count.not_executed': '{count} nicht ausgeführt',
-  'tool.count.cancelled': '{count} abgebrochen',
+  'tool.count.cancelled': '{count} angehalten',
   'tool.count.unknown_outcome': '{count} mit unbekanntem Ergebnis',
   'tool.count.failed': '{count} fehlgeschlagen',
   'tool.kind.invalid_arguments': 'Die Argumente passen nicht zum Werkzeug',
@@ -202,6 +202,7 @@ export default {
   'attach.add': 'Dateien anhängen',
   'attach.drop': 'Dateien loslassen, um sie anzuhängen',
   'attach.label': 'Angehängte Dateien',
+  'attach.pasted': 'Eingefügter Text',
   'attach.remove': '{name} entfernen',
 
   // Models

@@ -1,7 +1,7 @@
 /** @satisfies {import("../../strings.mjs").Translation<typeof import("../en/common.mjs").default>} */
 export default {
   // Words and controls of every view
-  'app.skip': 'Zum Eingabefeld springen',
+  'app.skip': 'Zum Nachrichtenfeld springen',
   'app.skipView': 'Zum Inhalt springen',
   'app.loading': 'Wird geladen …',
   'app.none': 'keine',
@@ -33,6 +33,7 @@ export default {
   'error.unexpected': 'Auf dieser Seite ist etwas schiefgegangen. Laden Sie die Seite neu und versuchen Sie es noch einmal.',
   'error.offline': 'Die Verbindung ist abgebrochen. Versuchen Sie es noch einmal, sobald sie wieder steht.',
   'error.timeout': 'Die Antwort kam nicht rechtzeitig. Versuchen Sie es noch einmal.',
+  'error.frame_too_large': 'Dieser Text ist zu lang zum Senden. Hängen Sie ihn stattdessen als Datei an.',
   'error.rate_limited': 'Zu viele Anfragen auf einmal. Warten Sie kurz und versuchen Sie es noch einmal.',
 
   // Why something failed, by the code of a service. Other languages than English append the text of the service.

@@ -16,7 +16,7 @@ export default {
   'input.yes': 'Ja',
   'input.no': 'Nein',
   'input.decline': 'Ablehnen',
-  'input.server': 'Der MCP-Server {server} fragt und erhält, was Sie absenden. Geben Sie hier kein Kennwort und kein anderes Geheimnis ein.',
+  'input.server': 'Der MCP-Server {server} fragt und erhält, was Sie absenden. Geben Sie hier kein Passwort und kein anderes Geheimnis ein.',
 
   // What a form requires
   'check.required': '{label} fehlt.',

@@ -43,7 +43,7 @@ export default {
   'builtin.run_tests.command.label': 'Befehl',
   'builtin.run_tests.command': 'Der Befehl, der die Tests ausführt; leer für pytest, unittest oder node.',
   'builtin.refactor_component': 'Code umbauen',
-  'builtin.refactor_component.about': 'Eine Datei oder einen Ordner des Arbeitsbereichs von einem Agenten umbauen lassen; jede Änderung wartet auf Ihre Zustimmung.',
+  'builtin.refactor_component.about': 'Eine Datei oder einen Ordner des Arbeitsbereichs von einem Agenten umbauen lassen; jede Änderung wartet auf Ihre Freigabe.',
   'builtin.refactor_component.path.label': 'Pfad',
   'builtin.refactor_component.path': 'Die Datei oder der Ordner.',
   'builtin.refactor_component.goal.label': 'Ziel',

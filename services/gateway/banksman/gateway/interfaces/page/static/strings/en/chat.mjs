@@ -124,13 +124,13 @@ export default {
   'tool.status.failed': 'Failed',
   'tool.status.rejected': 'Rejected',
   'tool.status.not_executed': 'Not run',
-  'tool.status.cancelled': 'Cancelled',
+  'tool.status.cancelled': 'Stopped',
   'tool.status.denied': 'Denied',
   'tool.status.timeout': 'Timed out',
   'tool.status.unknown_outcome': 'Outcome unknown',
   'tool.count.rejected': '{count} rejected',
   'tool.count.not_executed': '{count} not run',
-  'tool.count.cancelled': '{count} cancelled',
+  'tool.count.cancelled': '{count} stopped',
   'tool.count.unknown_outcome': '{count} with an unknown outcome',
   'tool.count.failed': '{count} failed',
   'tool.kind.invalid_arguments': 'The arguments do not fit the tool',
@@ -201,6 +201,7 @@ export default {
   'attach.add': 'Attach files',
   'attach.drop': 'Drop the files to attach them',
   'attach.label': 'Attached files',
+  'attach.pasted': 'Pasted text',
   'attach.remove': 'Remove {name}',
 
   // Models

@@ -32,6 +32,7 @@ export default {
   'error.unexpected': 'Something went wrong on this page. Reload it, then try again.',
   'error.offline': 'The connection was lost. Try again when it is back.',
   'error.timeout': 'There was no reply in time. Try again.',
+  'error.frame_too_large': 'This text is too long to be sent. Attach it as a file instead.',
   'error.rate_limited': 'Too many requests at once. Wait a moment, then try again.',
 
   // Why something failed, by the code of a service. Other languages than English append the text of the service.

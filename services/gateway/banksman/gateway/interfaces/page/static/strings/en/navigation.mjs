@@ -68,7 +68,7 @@ export default {
   'conversation.this': 'this conversation',
   'conversation.rename': 'Rename',
   'conversation.renameTitle': 'Rename conversation',
-  'conversation.compact': 'Compact now',
+  'conversation.compact': 'Summarise now',
   'conversation.title': 'Title',
   'conversation.deleteTitle': 'Delete conversation',
   'conversation.deleteQuestion': 'Delete {title} with its history and workspace? This cannot be undone.',
