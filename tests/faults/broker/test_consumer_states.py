@@ -13,7 +13,7 @@ import pytest
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.names import AGENTS, RUNS, api
+from banksman.bus.names import AGENTS, CONVERSATIONS, RUNS, api, kv_stream
 from banksman.bus.queues.kept import queue_kept_again
 from banksman.bus.queues.work import Done, Outcome, WorkMessage, work
 from banksman.cli.broker.store import is_consumer_state
@@ -84,6 +84,21 @@ def test_damaged_settings_of_a_stream_or_consumer_are_replaced(file: str, starts
         provision_all(server)
         assert asyncio.run(_undelivered(server)) >= STORED - DONE - HELD
         assert "its settings were damaged" in server.log()
+
+
+def test_a_stream_whose_directory_is_lost_is_named() -> None:
+    """Provisioning creates it again without its messages, which would not be missed."""
+    with NatsServer(launched=True) as server:
+        provision_all(server)
+        asyncio.run(_stored_and_partly_done(server))
+        server.stop()
+        server.start()
+        server.stop()
+        shutil.rmtree(stream_of(server.directory / "store", kv_stream(CONVERSATIONS)))
+        server.start()
+        server.stop()
+        server.start()
+        assert server.log().count("stream KV_conversations is missing, with all its messages") == 1
 
 
 def test_an_intact_state_is_kept() -> None:

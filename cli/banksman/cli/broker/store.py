@@ -100,7 +100,17 @@ def replace_settings(store: Path) -> list[str]:
             found.append(f"{name}: its settings were damaged and are replaced")
         else:
             found.append(f"{name}: its settings are damaged: restore a backup")
-    return found
+    return [*found, *_missing(store)]
+
+
+def _missing(store: Path) -> Iterator[str]:
+    """Yield a sentence for each stream with a copy of its settings and without a directory."""
+    for copy in sorted((store / SETTINGS).glob("*/streams/*/meta.inf")):
+        stream = copy.parent.relative_to(store / SETTINGS)
+        # Those of an interrupted restore are deleted by the next one.
+        if not (store / "jetstream" / stream).exists() and not stream.name.startswith("RESTORE"):
+            shutil.rmtree(copy.parent)
+            yield f"stream {stream.name} is missing, with all its messages: restore a backup"
 
 
 def _settings(store: Path) -> Iterator[tuple[str, Path]]:
@@ -183,7 +193,8 @@ def _varints(content: bytes) -> list[int] | None:
 def main() -> None:
     store, command = Path(sys.argv[1]), sys.argv[2:]
     for sentence in prepare(store):
-        sys.stderr.write(f"{sentence}\n")
+        # The form of the services' logs, whose warnings `banksman up` prints.
+        sys.stderr.write(json.dumps({"level": "warning", "event": sentence}) + "\n")
     sys.stderr.flush()
     os.execvp(command[0], command)
 
