@@ -73,7 +73,7 @@ export class ConversationList {
     this.pinned.value = others(this.pinned.value);
   }
 
-  /** Read a page and what follows it; without a `limit` nothing that was read before follows the first one. */
+  /** Read a page; what was read before and follows the first one stays. */
   async #read(/** @type {string | null} */ cursor, /** @type {number | undefined} */ limit = undefined) {
     const { archived, label } = this.state.value;
     try {
@@ -83,9 +83,7 @@ export class ConversationList {
       this.#seen(page.items);
       const { items, next } = cursor
         ? { ...page, items: [...before.items, ...page.items] }
-        : limit && page.next
-          ? { ...before, items: followed(page.items, before.items) }
-          : page;
+        : followed(page, before);
       this.state.value = { ...before, items, next, loading: false, error: null };
     } catch (error) {
       this.state.value = { ...this.state.value, loading: false, error: explain(error) };
@@ -116,9 +114,17 @@ export class ConversationList {
   }
 }
 
-/** The newest entries, and those that followed the last of them. @param {Listing[]} newest @param {Listing[]} before */
-function followed(newest, before) {
-  const ids = newest.map((item) => item.conversation_id);
-  const at = before.findLastIndex((item) => item.conversation_id === ids.at(-1));
-  return [...newest, ...before.slice(at + 1).filter((item) => !ids.includes(item.conversation_id))];
+/**
+ * The newest entries, and those that followed the last of them.
+ *
+ * @param {{items: Listing[], next: string | null}} page
+ * @param {{items: Listing[], next: string | null}} before
+ */
+function followed(page, before) {
+  const ids = page.items.map((item) => item.conversation_id);
+  const at = before.items.findLastIndex((item) => item.conversation_id === ids.at(-1));
+  const later = page.next
+    ? before.items.slice(at + 1).filter((item) => !ids.includes(item.conversation_id))
+    : [];
+  return { items: [...page.items, ...later], next: later.length ? before.next : page.next };
 }
