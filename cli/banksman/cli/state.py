@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from banksman.contracts.local_files import CONTEXT_FILE
+from banksman.runtime.durable_files import create_file, replace_file
 from banksman.runtime.http_get import HttpReply, http_get
 
 NO_RESPONSE = "no response"
@@ -133,7 +134,7 @@ class DataDir:
         return instance if instance is not None and instance.supervisor.alive else None
 
     def write(self, instance: Instance) -> None:
-        write_whole(self.run_file, json.dumps(asdict(instance), indent=2))
+        replace_file(self.run_file, json.dumps(asdict(instance), indent=2))
 
     def forget(self) -> None:
         self.run_file.unlink(missing_ok=True)
@@ -191,28 +192,8 @@ def write_signing_key(file: Path, key: str | None = None) -> str:
     if not file.exists():
         from banksman.runtime.settings import SIGNING_KEY_BYTES
 
-        write_private(file, (key or secrets.token_hex(SIGNING_KEY_BYTES)).encode("ascii"))
+        create_file(file, (key or secrets.token_hex(SIGNING_KEY_BYTES)).encode("ascii"))
     return file.read_text(encoding="ascii")
-
-
-def write_private(file: Path, content: bytes) -> None:
-    """Create a file that only its owner can read, unless it exists; it is whole or missing."""
-    new = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        # Opened with its final mode: there is no moment in which another user could read it.
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
-            out.write(content)
-        with contextlib.suppress(FileExistsError):
-            os.link(new, file)
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Replace the content of a file; after an error, as on a full disk, it has its old content."""
-    new = file.with_suffix(f"{file.suffix}.new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(file)
 
 
 async def until_ready(ready_url: str, on_problem: Callable[[str], None]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from banksman.contracts.errors import BadInput
+from banksman.runtime.durable_files import replace_file, sync_directory
 
 Key = dict[str, object]
 """The description of a key in the format of the gateway's settings; it has only the digest of the key."""
@@ -44,9 +45,5 @@ def update_keys(file: Path, change: Callable[[list[Key]], list[Key]]) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        text = json.dumps(change(read_keys(file)), indent=1)
-        new = file.with_suffix(".new")
-        new.unlink(missing_ok=True)
-        new.touch(mode=0o600)
-        new.write_text(text, encoding="utf-8")
-        new.replace(file)
+        replace_file(file, json.dumps(change(read_keys(file)), indent=1))
+        sync_directory(file.parent)

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from banksman.bus import names
 from banksman.bus.names import api, kv_subject, runner_api
-from banksman.cli.state import write_private
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
@@ -32,6 +31,7 @@ from banksman.deployment.users import (
     User,
     all_users,
 )
+from banksman.runtime.durable_files import create_file
 
 # The package has no type annotations and no stubs.
 _nkeys: Any = importlib.import_module("nkeys")
@@ -269,6 +269,6 @@ def key_variable(user: str) -> str:
 
 def _key(file: Path) -> str:
     if not file.exists():
-        write_private(file, _nkeys.encode_seed(secrets.token_bytes(32), _nkeys.PREFIX_BYTE_USER))
+        create_file(file, _nkeys.encode_seed(secrets.token_bytes(32), _nkeys.PREFIX_BYTE_USER))
     pair = _nkeys.from_seed(bytearray(file.read_bytes().strip()))
     return str(pair.public_key, "ascii")

@@ -17,12 +17,13 @@ from banksman.cli.local.child_process import ProcessSpec, Stage, System
 from banksman.cli.machine import bind_error, free_port
 from banksman.cli.services import SERVICES
 from banksman.cli.settings import UpSettings
-from banksman.cli.state import DataDir, write_whole
+from banksman.cli.state import DataDir
 from banksman.contracts.errors import BadInput
 from banksman.contracts.subjects import ANY
 from banksman.deployment import users
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import StorageBudget
+from banksman.runtime.durable_files import replace_file
 
 _COMMON = (
     "PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONPATH", "PYTHONUNBUFFERED",
@@ -284,14 +285,14 @@ class LocalNats:
             runners=self.runners,
             tenants=(LOCAL,),
         )
-        write_whole(self.data.nats_config_file, text)
-        write_whole(_port_file(self.data), str(self.port))
+        replace_file(self.data.nats_config_file, text)
+        replace_file(_port_file(self.data), str(self.port))
         context = {
             "description": "Services of tenant local, outside `banksman up`",
             "url": self.url,
             "nkey": str(self.seed_file(LOCAL.user)),
         }
-        write_whole(self.data.nats_context_file, json.dumps(context, indent=2))
+        replace_file(self.data.nats_context_file, json.dumps(context, indent=2))
 
     def seed_file(self, user: str) -> Path:
         return seed_file(self.data.keys, user)

@@ -17,12 +17,13 @@ from banksman.cli.broker.server import SERVER_ENVIRONMENT, executable, storage_l
 from banksman.cli.broker.store import prepare
 from banksman.cli.output import Exit
 from banksman.cli.settings import DEPLOYED_STORAGE_BYTES, UpSettings
-from banksman.cli.state import DataDir, write_private, write_signing_key
+from banksman.cli.state import DataDir, write_signing_key
 from banksman.contracts.administration import DEFAULT_RIGHTS, RIGHTS
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token, digest
 from banksman.deployment import users
 from banksman.deployment.topology import StorageBudget
+from banksman.runtime.durable_files import create_file
 from banksman.runtime.key_file import Key, read_keys, update_keys
 from banksman.runtime.settings import load
 
@@ -45,7 +46,7 @@ def create_keys(directory: Path, runners: tuple[str, ...] = (), *, as_json: bool
     server.mkdir(mode=0o700, exist_ok=True)
     path = f"/{secrets.token_urlsafe(24)}"
     for folder in (server, *(file.parent for file in directory.glob("*/*.nk"))):
-        write_private(folder / MONITORING_PATH, path.encode())
+        create_file(folder / MONITORING_PATH, path.encode())
         path = (folder / MONITORING_PATH).read_text(encoding="ascii")
     lines = [f"{key_variable(user)}={key}\n" for user, key in public.items()]
     lines.append(f"{MONITORING_VARIABLE.name}={path}\n")

@@ -11,6 +11,7 @@ from typing import cast
 
 from banksman.contracts.errors import Conflict
 from banksman.contracts.ids import check_token, new_id
+from banksman.runtime.durable_files import replace_file, sync_directory
 
 DEFAULT_SANDBOX_UID = 61017
 """User id of commands if the runner is root: above the ids that Debian assigns to users, and below the range
@@ -124,23 +125,8 @@ def _read(path: Path, wanted: str | None) -> tuple[str, int]:
     return check_token(str(stored.get("runner", "")), "runner"), epoch
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically."""
-    temporary = path.with_suffix(".new")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        # Without fsync, a power cut after the rename can leave an empty file under the final name.
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 def _write(root: Path, runner: str, epoch: int) -> None:
     replace_file(root / _FILE, json.dumps({"runner": runner, "epoch": epoch}))
     # The rename is durable only after an fsync of the directory. A lower epoch after a power cut would let a
     # restarted runner reuse the message ids of its earlier process.
-    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(root)

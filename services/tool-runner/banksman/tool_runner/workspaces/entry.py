@@ -23,7 +23,7 @@ from banksman.contracts.workspaces import (
 )
 from banksman.runs.runners.workspaces import LocalWorkspace
 from banksman.runtime.backoff import Backoff, retry
-from banksman.tool_runner.identity import replace_file
+from banksman.runtime.durable_files import replace_file
 
 logger = logging.getLogger(__name__)
 REPLY_S = 5.0
