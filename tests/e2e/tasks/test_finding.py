@@ -243,6 +243,21 @@ async def test_the_newest_of_two_thousand_messages_are_read(office: Office, way:
         await expect(me.composer).to_have_value("Still here.")
 
 
+@ways(WIDE)
+async def test_a_reply_longer_than_a_frame_is_read_to_its_end(office: Office, way: Way) -> None:
+    """R34: a frame has at most 256 KiB, so the reply arrives without its text."""
+    # In JSON, which escapes quotation marks, 240,000 characters are 360,000 bytes.
+    text = '"a" ' * 60_000 + "\n\nThe last words."
+    name = office.play(ScriptedReply(text=text), name=f"much-{way.id}")
+    async with office.answered_by(name), office.person(way) as me:
+        await me.ask("Write much.")
+        await me.ended()
+        await expect(me.page.get_by_text("The last words.", exact=True)).to_be_in_viewport()
+        await me.page.reload()
+        await expect(me.page.get_by_text("The last words.", exact=True)).to_be_in_viewport()
+        await expect(me.page.get_by_text("characters left out")).to_have_count(0)
+
+
 @ways()
 async def test_twelve_conversations_are_in_view(office: Office, way: Way) -> None:
     """Task 35: at 1280 by 800; in the drawer of a phone, whose rows are higher, the first nine."""

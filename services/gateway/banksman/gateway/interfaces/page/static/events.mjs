@@ -5,7 +5,7 @@
  * entries (messages, reasoning, calls, approvals, input requests, notices) in the order of their events.
  */
 
-import { addApproval, addNotice, applyRunEvent, emptyRun } from './run_events.mjs';
+import { addApproval, addNotice, applyRunEvent, completeMessage, emptyRun } from './run_events.mjs';
 import { known, partsOf, t } from './strings.mjs';
 import { contentText, formatMoment } from './text.mjs';
 
@@ -55,6 +55,12 @@ export function fold(conversation, frame) {
     ? { ...conversation, cancelledEarly: [...conversation.cancelledEarly, frame.run_id] }
     : applyEvent(inLogOrder(conversation, frame.run_id), frame);
   return { ...folded, lastSeq: frame.seq, lastAt: frame.ts ?? null };
+}
+
+/** Fold the whole event of a message that was received without its long text. @param {Conversation} conversation @param {EventFrame} frame */
+export function foldWhole(conversation, frame) {
+  if (frame.type !== 'message.completed') return conversation;
+  return withRun(conversation, frame.run_id, (run) => completeMessage(run, frame.data));
 }
 
 /**

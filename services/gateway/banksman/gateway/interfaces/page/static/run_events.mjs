@@ -278,9 +278,21 @@ function addMessage(run, data, frame) {
     iteration: frame.iteration ?? null,
   };
   const clean = entry.role === 'assistant' ? withoutDrafts(run, entry.id) : run;
-  const known = clean.entries.some((other) => other.kind === 'message' && other.id === entry.id);
+  const known = clean.entries.find((other) => other.kind === 'message' && other.id === entry.id);
+  // What was streamed is longer than what is left of it here.
+  if (known?.kind === 'message' && isCut(frame)) entry.text = known.text;
   return known ? changeEntry(clean, 'message', entry.id, () => entry) : addEntry(clean, entry);
 }
+
+/** Whether long texts of an event were left out, which a read of the event returns. @param {EventFrame} frame */
+export const isCut = ({ data }) => 'truncated' in data && data.truncated === true;
+
+/** Show the whole text of a message. @param {Run} run @param {FrameOf<'message.completed'>['data']} data */
+export const completeMessage = (run, { message_id, content }) =>
+  changeEntry(run, 'message', message_id, (/** @type {Message} */ entry) => ({
+    ...entry,
+    text: contentText(content),
+  }));
 
 /**
  * @param {Run} run

@@ -99,10 +99,10 @@ export class Api {
    * The stored events of a conversation, as frames.
    *
    * @param {string} id
-   * @param {{through?: number, detail?: string, whole?: boolean}} [options] `through`: number of the last one;
-   *   `whole`: with uncut texts
+   * @param {{after?: number, through?: number, detail?: string, whole?: boolean}} [options] `after` and `through`: number
+   *   before the first one, and of the last one; `whole`: with uncut texts
    */
-  events(id, { through = Infinity, detail, whole } = {}) {
+  events(id, { after: first = 0, through = Infinity, detail, whole } = {}) {
     return this.#all(async (after) => {
       const rest = through - after;
       const limit = rest < MAX_EVENTS ? rest : null;
@@ -113,7 +113,7 @@ export class Api {
         items: items.filter(({ seq }) => seq <= through),
         next: next !== null && next < through ? next : null,
       };
-    });
+    }, first);
   }
 
   deleteConversation(/** @type {string} */ id) {
@@ -213,12 +213,13 @@ export class Api {
    *
    * @template T
    * @param {(after: number) => Promise<Numbered<T>>} read
+   * @param {number} [first]
    */
-  async #all(read) {
+  async #all(read, first = 0) {
     /** @type {T[]} */
     const items = [];
     /** @type {number | null} */
-    let after = 0;
+    let after = first;
     while (after !== null) {
       const page = await read(after);
       items.push(...page.items);

@@ -4,7 +4,16 @@ import { batch, computed, signal } from '@preact/signals';
 
 import { choicesFor, pathOf } from '../branches.mjs';
 import { LogRestored } from '../client/following.mjs';
-import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy } from '../events.mjs';
+import {
+  emptyConversation,
+  fold,
+  foldAccepted,
+  foldReplayDone,
+  foldSubscribed,
+  foldWhole,
+  isBusy,
+} from '../events.mjs';
+import { isCut } from '../run_events.mjs';
 import { explain } from '../strings.mjs';
 import { codePoints } from '../text.mjs';
 
@@ -256,6 +265,7 @@ export class OpenConversations {
       default:
         this.#change(view, (conversation) => fold(conversation, frame));
         this.onEvent(id, frame);
+        this.#readWhole(id, view, [frame]);
     }
   }
 
@@ -293,6 +303,23 @@ export class OpenConversations {
     const all = (view.kept ?? []).reduce((conversation, change) => change(conversation), earlier);
     view.kept = null;
     view.state.value = { ...all, earlier: false };
+    this.#readWhole(id, view, events);
+  }
+
+  /**
+   * Read the long messages whose events were received without their text. After a failure they stay cut.
+   *
+   * @param {string} id
+   * @param {View} view
+   * @param {EventFrame[]} frames
+   */
+  async #readWhole(id, view, frames) {
+    for (const frame of frames) {
+      if (frame.type !== 'message.completed' || !isCut(frame)) continue;
+      const range = { after: frame.seq - 1, through: frame.seq, whole: true };
+      const [event] = await this.api.events(id, range).catch(() => []);
+      if (event) this.#change(view, (conversation) => foldWhole(conversation, event));
+    }
   }
 
   async #readTitle(/** @type {string} */ id, /** @type {View} */ view) {
