@@ -16,7 +16,8 @@ from typing import Literal
 
 from banksman.contracts.errors import BadInput
 
-_MIN_PORT = 10_000
+_MIN_PORT = 10_100
+"""Above 10080, at which browsers open no page: https://fetch.spec.whatwg.org/#port-blocking"""
 _CHOICE = 1_000
 _DEFAULT_FIRST_OUTGOING = 32_768
 _RANDOM = random.SystemRandom()
