@@ -176,9 +176,8 @@ class Bus:
     def _no_connection(self) -> str:
         # Without the credentials that a URL may contain.
         servers = ", ".join(url.rpartition("@")[2].rpartition("://")[2] for url in self.settings.urls)
-        # The error of an attempt that took too long has no text.
-        reason = str(self.nc.last_error or "") or "no response"
-        return f"NATS at {servers}: no connection as {self.name!r}: {reason}"
+        reason = str(self.nc.last_error or "")  # empty for an attempt that took too long
+        return f"NATS at {servers}: no connection as {self.name!r}: {reason or 'no response'}"
 
     async def wait_connected(self) -> None:
         """Wait until a server is reachable.
