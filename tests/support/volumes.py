@@ -105,8 +105,13 @@ class Volume:
             ballast.unlink()
 
     @contextmanager
-    def failed(self) -> Generator[None]:
-        """Make the volume read-only by an error while the block runs; then mount a repaired copy of it."""
+    def failed(self, *, synced: bool = False) -> Generator[None]:
+        """Make the volume read-only by an error while the block runs; then mount a repaired copy of it.
+
+        The last seconds of what was not synced are lost, unless `synced`.
+        """
+        if synced:
+            _run("sync", "--file-system", str(self.path))
         device = _run("findmnt", "-n", "-o", "SOURCE", str(self.path)).strip()
         Path(f"/sys/fs/ext4/{Path(device).name}/trigger_fs_error").write_text("1")
         try:

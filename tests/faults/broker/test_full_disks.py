@@ -145,7 +145,7 @@ async def test_workspaces_that_become_read_only_are_named_until_they_can_be_writ
         own = {"BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR": str(volume.path / "workspaces")}
         async with _up(place / "state", model, own) as system, _client(system) as client:
             conversation = await client.create(name)
-            with volume.failed():
+            with volume.failed(synced=True):
                 await eventually(
                     lambda: "cannot be written" in _problems(system, "tool-runner")["workspaces"]
                 )
