@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 
@@ -59,14 +59,21 @@ class MailServer:
 async def mail_server(mail: MailServer, *, tls: ssl.SSLContext | None = None) -> AsyncGenerator[MailServer]:
     """Serve on a free port, with `tls` from the first byte."""
 
+    opened: list[asyncio.StreamWriter] = []
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        opened.append(writer)
+        # A client that refuses the certificate closes the connection.
+        with suppress(OSError, EOFError):
             await mail.serve(reader, writer)
-        except OSError:
-            # A client that refuses the certificate closes the connection.
-            writer.close()
+        writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     mail.port = server.sockets[0].getsockname()[1]
     async with server:
         yield mail
+        for writer in opened:
+            if not writer.is_closing():
+                writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
