@@ -41,7 +41,7 @@ def _written(file: Path, content: bytes) -> Generator[Path]:
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
             out.write(content)
             out.flush()
-            # Without it the name may last longer than the content: nats-server accepts everybody, on all
+            # Without it the name may last longer than the content: nats-server accepts all clients, on all
             # interfaces, if its configuration is empty.
             os.fsync(out.fileno())
         yield new

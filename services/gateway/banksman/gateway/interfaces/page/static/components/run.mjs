@@ -104,7 +104,7 @@ function RunContent({ run, place, details, isLast }) {
   return html`${
       run.prompt &&
       version !== null &&
-      html`<${MessageEditor} run=${run} text=${version} onText=${setVersion} />`
+      html`<${MessageEditor} run=${run} text=${version} onWritten=${setVersion} />`
     }
     ${
       run.prompt &&

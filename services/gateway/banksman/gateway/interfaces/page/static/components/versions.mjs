@@ -32,11 +32,11 @@ export function VersionChoice({ place }) {
 /**
  * The form that replaces a message while the user edits it.
  *
- * @param {{run: Run, text: string, onText: (text: string | null) => void}} properties `onText` gets null at the end
+ * @param {{run: Run, text: string, onWritten: (text: string | null) => void}} properties `onWritten` gets null at the end
  */
-export function MessageEditor({ run, text, onText }) {
+export function MessageEditor({ run, text, onWritten }) {
   const { outbox } = useStore();
-  const onClose = () => onText(null);
+  const onClose = () => onWritten(null);
   const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   // In the layout effect: another effect runs after the first paint, and would move the caret while the user types.
   useLayoutEffect(() => {
@@ -59,7 +59,7 @@ export function MessageEditor({ run, text, onText }) {
       rows="3"
       aria-label=${t('versions.edit')}
       value=${text}
-      onInput=${(event) => onText(event.target.value)} />
+      onInput=${(event) => onWritten(event.target.value)} />
     <p class="muted text-xs">${t('versions.editNote')}</p>
     <div class="dialog-actions">
       <${SmallButton} onClick=${onClose}>${t('app.cancel')}<//>
