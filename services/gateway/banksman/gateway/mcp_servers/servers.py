@@ -136,9 +136,10 @@ class ConfiguredServers:
             return LookedAt(await self.failed(tenant, server_id, "sign_in", str(error)))
         if reply.error is not None:
             needs = reply.needs_sign_in
-            account = await self.access.account(entry, caller.user)
-            if needs and entry.value.sign_in == "user" and account is not None:
-                await self.access.users.update(account.key, lambda _: {"needs_sign_in": True})
+            if needs and entry.value.sign_in == "user":
+                account = await self.access.account(entry, caller.user)
+                if account is not None:
+                    await self.access.users.update(account.key, lambda _: {"needs_sign_in": True})
             return LookedAt(await self.failed(tenant, server_id, "server", reply.error, needs_sign_in=needs))
         found, now = reply.tools, self._clock.now()
 

@@ -284,8 +284,15 @@ function addMessage(run, data, frame) {
   return known ? changeEntry(clean, 'message', entry.id, () => entry) : addEntry(clean, entry);
 }
 
-/** Whether long texts of an event were left out, which a read of the event returns. @param {EventFrame} frame */
-export const isCut = ({ data }) => 'truncated' in data && data.truncated === true;
+/**
+ * Whether an event is a message without its long text, which a read of the event returns.
+ *
+ * @param {EventFrame} frame
+ * @returns {frame is FrameOf<'message.completed'>}
+ */
+export function isCut(frame) {
+  return frame.type === 'message.completed' && 'truncated' in frame.data && frame.data.truncated === true;
+}
 
 /** Show the whole text of a message. @param {Run} run @param {FrameOf<'message.completed'>['data']} data */
 export const completeMessage = (run, { message_id, content }) =>

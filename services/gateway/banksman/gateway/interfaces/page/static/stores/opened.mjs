@@ -265,7 +265,7 @@ export class OpenConversations {
       default:
         this.#change(view, (conversation) => fold(conversation, frame));
         this.onEvent(id, frame);
-        this.#readWhole(id, view, [frame]);
+        if (isCut(frame)) this.#readWhole(id, view, [frame]);
     }
   }
 
@@ -303,7 +303,7 @@ export class OpenConversations {
     const all = (view.kept ?? []).reduce((conversation, change) => change(conversation), earlier);
     view.kept = null;
     view.state.value = { ...all, earlier: false };
-    this.#readWhole(id, view, events);
+    this.#readWhole(id, view, events.filter(isCut));
   }
 
   /**
@@ -311,13 +311,16 @@ export class OpenConversations {
    *
    * @param {string} id
    * @param {View} view
-   * @param {EventFrame[]} frames
+   * @param {FrameOf<'message.completed'>[]} frames
    */
   async #readWhole(id, view, frames) {
-    for (const frame of frames) {
-      if (frame.type !== 'message.completed' || !isCut(frame)) continue;
-      const range = { after: frame.seq - 1, through: frame.seq, whole: true };
-      const [event] = await this.api.events(id, range).catch(() => []);
+    const { follower } = view;
+    for (const { seq } of frames) {
+      const [event] = await this.api
+        .events(id, { after: seq - 1, through: seq, whole: true })
+        .catch(() => []);
+      // Another reading of the conversation, as after a restored log, may not have this message.
+      if (view.follower !== follower) return;
       if (event) this.#change(view, (conversation) => foldWhole(conversation, event));
     }
   }
